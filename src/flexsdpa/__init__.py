@@ -1,0 +1,34 @@
+"""flexsdpa: attention with any score function, at the speed of the best kernel, never wrong in silence.
+
+``flexsdpa.torch.attention(q, k, v, score_mod=..., mask_mod=...)`` is the call; ``flexsdpa.mods`` has ready mods,
+``flexsdpa.ops`` the functions that a mod may use without a framework. Importing flexsdpa imports no framework.
+"""
+
+from flexsdpa.config import options
+from flexsdpa.errors import (
+    BuildError,
+    FlexSDPAError,
+    ProgramError,
+    ReadError,
+    RequestError,
+    TraceError,
+    UnsupportedError,
+)
+
+__version__ = "0.1.0"
+
+from flexsdpa.engine import cache_clear, cache_info  # after __version__, which keys hold
+
+__all__ = [
+    "BuildError",
+    "FlexSDPAError",
+    "ProgramError",
+    "ReadError",
+    "RequestError",
+    "TraceError",
+    "UnsupportedError",
+    "__version__",
+    "cache_clear",
+    "cache_info",
+    "options",
+]

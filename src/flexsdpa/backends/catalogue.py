@@ -1,0 +1,8 @@
+"""The backends, in order of preference. A tuple, not a registry: nothing registers itself on import."""
+
+from __future__ import annotations
+
+from flexsdpa.backends.protocol import Backend
+from flexsdpa.backends.reference.backend import ReferenceBackend
+
+BACKENDS: tuple[Backend, ...] = (ReferenceBackend(),)

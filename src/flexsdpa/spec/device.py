@@ -1,0 +1,48 @@
+"""Devices, described by data, so that a machine without a card can reason about one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flexsdpa.errors import RequestError
+from flexsdpa.spec.families import Family, family_of
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device. Two equal cards differ in index and uuid, so they never share a plan.
+
+    kind: ``cpu``, ``cuda``, ... capability: (major, minor) of a CUDA card, else None.
+    """
+
+    kind: str
+    index: int = 0
+    uuid: str = ""
+    name: str = ""
+    capability: tuple[int, int] | None = None
+
+    @property
+    def family(self) -> Family | None:
+        return family_of(self.capability) if self.capability else None
+
+    def __str__(self) -> str:
+        if self.kind == "cpu":
+            return "cpu"
+        sm = f" sm_{self.capability[0]}{self.capability[1]}" if self.capability else ""
+        return f"{self.kind}:{self.index}{sm}"
+
+    @staticmethod
+    def parse(text: str) -> Device:
+        """``cpu``, ``cuda:1`` or ``sm_90`` (a described card that nobody needs to own)."""
+        described = re.fullmatch(r"sm_?(\d+)(\d)", text)
+        if described:
+            capability = int(described[1]), int(described[2])
+            return Device("cuda", 0, f"described-sm_{capability[0]}{capability[1]}", text, capability)
+        plain = re.fullmatch(r"([a-z]+)(?::(\d+))?", text)
+        if plain:
+            return Device(plain[1], int(plain[2] or 0))
+        raise RequestError(f"unknown device {text!r}: expected cpu, cuda:0 or a capability such as sm_90", field="device", got=text)
+
+
+CPU = Device("cpu")
