@@ -5,6 +5,7 @@
 """
 
 from flexsdpa.config import options
+from flexsdpa.engine import cache_clear, cache_info
 from flexsdpa.errors import (
     BuildError,
     FlexSDPAError,
@@ -14,10 +15,7 @@ from flexsdpa.errors import (
     TraceError,
     UnsupportedError,
 )
-
-__version__ = "0.1.0"
-
-from flexsdpa.engine import cache_clear, cache_info  # after __version__, which keys hold
+from flexsdpa.version import __version__
 
 __all__ = [
     "BuildError",

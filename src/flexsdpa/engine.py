@@ -1,50 +1,37 @@
 """The flow of a call, one function an arrow. Read this first.
 
-    text --programs--> Programs    (simplified, with derivative; kept by text)
-    request --decide--> Decision --plan_key--> PlanKey --PlanCache--> Plan
-                                                        (miss: backend.build)
+    text --program_of--> Program --derivative_of--> Derivative      (ir/canonical.py, remembered by text)
+    request --decide--> Decision --plan_key--> PlanKey --PlanCache--> Plan --run--> tensors
+                                                        (miss: Backend.build)
 
-A front end calls ``plan`` with a signature: a tuple that holds everything a request is made of. ``describe``
-turns the signature into an AttentionRequest, and into nothing else, so what is remembered by signature is what would be
-decided again.
+A front end calls ``run`` with a signature: a tuple that holds everything a request is made of. ``describe`` turns the
+signature into an AttentionRequest and looks at nothing else, so a route remembered by signature is the route that
+would be found again.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flexsdpa import config
 from flexsdpa.backends.catalogue import BACKENDS
 from flexsdpa.backends.protocol import Backend, BuildSpec
-from flexsdpa.eligibility.decide import Decision, decide
-from flexsdpa.errors import FlexSDPAError, UnsupportedError
-from flexsdpa.ir.derivative import Derivative, derivative
-from flexsdpa.ir.program import Program
-from flexsdpa.ir.simplify import simplify
-from flexsdpa.ir.text import parse
+from flexsdpa.eligibility.decide import NOTHING, Decision, decide
+from flexsdpa.eligibility.rule import Refusal
+from flexsdpa.errors import UnsupportedError
+from flexsdpa.ir.canonical import derivative_of, program_of
+from flexsdpa.ir.derivative import Derivative
 from flexsdpa.logs import logger
 from flexsdpa.plans.cache import CacheInfo, PlanCache
 from flexsdpa.plans.key import PlanKey, plan_key
-from flexsdpa.plans.plan import Plan
+from flexsdpa.plans.plan import Plan, PlanDeclined
 from flexsdpa.spec.request import AttentionRequest
+from flexsdpa.version import __version__
 
 SIGNATURES_KEPT = 4096
-
-
-@functools.lru_cache(maxsize=1024)
-def program_of(text: str) -> Program:
-    """Traced text -> canonical program."""
-    return simplify(parse(text))
-
-
-@functools.lru_cache(maxsize=1024)
-def derivative_of(text: str, slots: frozenset[int]) -> Derivative:
-    """Traced text -> its derivative with respect to the score and to the captured tensors in ``slots``."""
-    return derivative(program_of(text), slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,48 +51,59 @@ class Engine:
         self._routes: dict[Hashable, Route] = {}
         self._routes_lock = threading.Lock()
 
-    def plan(self, signature: Hashable, describe: Callable[[], AttentionRequest]) -> Plan:
-        """The plan of a call. ``describe`` must be a function of the signature alone."""
+    def run(self, signature: Hashable, describe: Callable[[], AttentionRequest], *tensors: Any) -> Any:
+        """Serves one direction of one call. ``describe`` must be a function of the signature alone."""
         route = self._routes.get(signature)
         if route is None:
             route = self._remember(signature, self.route(describe()))
-        plan: Plan | None = self.cache.get(route.key)
-        if plan is None:
-            plan = self.cache.get_or_build(route.key, lambda: self.build(route))
-        if route.decision.fallback:
-            self.cache.count("fallbacks")
-        return plan
+        plan = self.plan(route)
+        try:
+            return plan.run(*tensors)
+        except PlanDeclined as declined:
+            return self._run_elsewhere(route, declined, tensors)
 
-    def route(self, request: AttentionRequest) -> Route:
+    def route(self, request: AttentionRequest, declined: dict[str, Refusal] | None = None) -> Route:
         """request -> Decision -> PlanKey. Raises UnsupportedError with every reason."""
-        decision = self.decide(request)
+        decision = self.decide(request, declined)
         try:
             name = decision.require()
         except UnsupportedError:
             self.cache.count("refusals")
             logger.debug("refused: %s", decision)
             raise
+        if decision.fallback and not declined:
+            _say_once(decision)
         backend = self.backend(name)
-        return Route(decision, plan_key(decision.request, name, self.versions(backend), backend.shape_class(request)))
+        return Route(decision, plan_key(decision.request, name, versions(backend), backend.shape_class(decision.request)))
 
-    def decide(self, request: AttentionRequest) -> Decision:
-        """Who may serve a request. The request's program text may be a raw trace; the decision holds the canonical one."""
-        return decide(canonical(request), self.backends)
+    def decide(self, request: AttentionRequest, declined: dict[str, Refusal] | None = None) -> Decision:
+        """Who may serve a request. Its text may be a raw trace; the decision's request holds the canonical text."""
+        text = program_of(request.program).text
+        return decide(replace(request, program=text), self.backends, declined or NOTHING)
+
+    def plan(self, route: Route) -> Plan:
+        """PlanKey -> Plan, built at most once."""
+        if route.decision.fallback:
+            self.cache.count("fallbacks")
+        plan: Plan | None = self.cache.get(route.key)
+        if plan is None:
+            plan = self.cache.get_or_build(route.key, lambda: self.build(route))
+        return plan
 
     def build(self, route: Route) -> Plan:
-        """PlanKey -> Plan. Called once per key."""
+        """A new plan for a key."""
         request = route.decision.request
-        backend = self.backend(route.key.backend)
-        logger.info("building %s plan %s on %s: %s", request.direction, route.key.digest(), backend.name, request.summary())
-        return backend.build(BuildSpec(request, program_of(request.program), derivative_for(request)))
+        logger.info("building %s plan %s: %s", route.key.backend, route.key.digest(), request.summary())
+        return self.backend(route.key.backend).build(BuildSpec(request, program_of(request.program), derivative_for(request)))
 
     def backend(self, name: str) -> Backend:
         return next(backend for backend in self.backends if backend.name == name)
 
-    def versions(self, backend: Backend) -> tuple[tuple[str, str], ...]:
-        from flexsdpa import __version__
-
-        return (("flexsdpa", __version__), *backend.versions())
+    def clear(self) -> None:
+        """Forgets plans, routes and counters."""
+        with self._routes_lock:
+            self._routes.clear()
+        self.cache.clear()
 
     def _remember(self, signature: Hashable, route: Route) -> Route:
         with self._routes_lock:
@@ -114,27 +112,34 @@ class Engine:
             self._routes[signature] = route
         return route
 
-    def clear(self) -> None:
-        """Forgets plans, routes and counters."""
-        with self._routes_lock:
-            self._routes.clear()
-        self.cache.clear()
+    def _run_elsewhere(self, route: Route, declined: PlanDeclined, tensors: tuple[Any, ...]) -> Any:
+        """The next backend, after one declined these values; a named backend has no next one."""
+        refusal = Refusal(declined.rule, declined.field, declined.got, declined.need, "", "found at run time")
+        other = self.route(route.decision.request, {route.key.backend: refusal})
+        return self.plan(other).run(*tensors)
 
 
-def canonical(request: AttentionRequest) -> AttentionRequest:
-    """The request with its program simplified: two traces of one meaning are one request."""
-    from dataclasses import replace
-
-    text = program_of(request.program).text
-    return request if text == request.program else replace(request, program=text)
+def versions(backend: Backend) -> tuple[tuple[str, str], ...]:
+    """What a plan depends on, besides its request."""
+    return (("flexsdpa", __version__), *backend.versions())
 
 
 def derivative_for(request: AttentionRequest) -> Derivative | None:
     """What a backward request differentiates: the score, and the arrays whose gradients it needs."""
     if request.direction == "forward":
         return None
-    slots = frozenset(slot for slot, need in enumerate(request.needs[3:]) if need)
-    return derivative_of(request.program, slots)
+    return derivative_of(request.program, frozenset(slot for slot, need in enumerate(request.needs[3:]) if need))
+
+
+_said: set[str] = set()
+
+
+def _say_once(decision: Decision) -> None:
+    """A GPU without a fused kernel for this request: served, slowly, and never in silence."""
+    reasons = "; ".join(f"{v.backend}: {r}" for v in decision.verdicts for r in v.refusals[:1])
+    if reasons not in _said and len(_said) < 100:
+        _said.add(reasons)
+        logger.warning("no fused kernel serves this request, the tiled reference does (%s): %s", reasons, decision.request.summary())
 
 
 ENGINE = Engine()
@@ -148,11 +153,3 @@ def cache_info() -> CacheInfo:
 def cache_clear() -> None:
     """Forgets all plans of the process and zeroes the counters."""
     ENGINE.clear()
-
-
-__all__ = ["ENGINE", "Engine", "FlexSDPAError", "Route", "cache_clear", "cache_info"]
-
-
-def count(what: str, engine: Any = None) -> None:
-    """Adds one to a counter of ``cache_info``."""
-    (engine or ENGINE).cache.count(what)

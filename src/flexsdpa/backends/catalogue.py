@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from flexsdpa.backends.protocol import Backend
 from flexsdpa.backends.reference.backend import ReferenceBackend
+from flexsdpa.backends.sdpa.backend import SdpaBackend
 
-BACKENDS: tuple[Backend, ...] = (ReferenceBackend(),)
+BACKENDS: tuple[Backend, ...] = (SdpaBackend(), ReferenceBackend())

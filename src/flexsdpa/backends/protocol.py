@@ -40,6 +40,10 @@ class Backend(Protocol):
     @property
     def rules(self) -> tuple[Rule, ...]: ...
 
+    @property
+    def universal(self) -> bool:
+        """Whether this is the backend of last resort: it serves everything, and is not a fused GPU kernel."""
+
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Name and version of every library that a plan depends on."""
 

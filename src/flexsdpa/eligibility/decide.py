@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,11 @@ class Candidate(Protocol):
     def name(self) -> str: ...
     @property
     def rules(self) -> tuple[Rule, ...]: ...
+    @property
+    def universal(self) -> bool: ...
+
+
+NOTHING: Mapping[str, Refusal] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +39,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to a request. ``backend`` is None where nobody may serve it."""
+    """The answer to a request. ``backend`` is None where nobody may serve it.
+
+    fallback: the backend of last resort serves a GPU, or a backend declined at run time.
+    """
 
     request: AttentionRequest
     verdicts: tuple[Verdict, ...]
     backend: str | None
-
-    @property
-    def fallback(self) -> bool:
-        """Whether a candidate that comes earlier in the order of preference refused."""
-        return self.backend is not None and self.verdicts[0].backend != self.backend
+    fallback: bool = False
 
     def require(self) -> str:
         """The chosen backend, or the error that lists what to change."""
@@ -60,10 +64,11 @@ class Decision:
         raise UnsupportedError(layout_message(headline, rows), decision=self)
 
 
-def decide(request: AttentionRequest, candidates: Sequence[Candidate]) -> Decision:
+def decide(request: AttentionRequest, candidates: Sequence[Candidate], declined: Mapping[str, Refusal] = NOTHING) -> Decision:
     """Runs every rule of every candidate. ``candidates`` come in order of preference.
 
-    A named backend is the only one that may be chosen. Raises RequestError for a name that nobody has.
+    A named backend is the only one that may be chosen. declined: what backends said at run time, by name.
+    Raises RequestError for a name that nobody has.
     """
     names = [candidate.name for candidate in candidates]
     if request.backend != "auto" and request.backend not in names:
@@ -73,11 +78,22 @@ def decide(request: AttentionRequest, candidates: Sequence[Candidate]) -> Decisi
             field="backend",
             got=request.backend,
         )
-    verdicts = tuple(
-        Verdict(candidate.name, tuple(refusal for rule in candidate.rules if (refusal := rule.check(request))))
-        for candidate in candidates
-    )
-    allowed = [v.backend for v in verdicts if v.eligible and request.backend in ("auto", v.backend)]
+    verdicts = tuple(_verdict(request, candidate, declined) for candidate in candidates)
+    allowed = [
+        candidate
+        for candidate, verdict in zip(candidates, verdicts, strict=True)
+        if verdict.eligible and request.backend in ("auto", candidate.name)
+    ]
     if request.backend != "auto":
         verdicts = tuple(v for v in verdicts if v.backend == request.backend)
-    return Decision(request, verdicts, allowed[0] if allowed else None)
+    if not allowed:
+        return Decision(request, verdicts, None)
+    last_resort = allowed[0].universal and request.backend == "auto" and request.device.kind != "cpu"
+    return Decision(request, verdicts, allowed[0].name, last_resort or bool(declined))
+
+
+def _verdict(request: AttentionRequest, candidate: Candidate, declined: Mapping[str, Refusal]) -> Verdict:
+    refusals = [refusal for rule in candidate.rules if (refusal := rule.check(request))]
+    if candidate.name in declined:
+        refusals.append(declined[candidate.name])
+    return Verdict(candidate.name, tuple(refusals))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
-from flexsdpa.engine import count
+from flexsdpa.engine import ENGINE
 from flexsdpa.errors import ReadError, RequestError
 from flexsdpa.torch.autograd import run_forward
 from flexsdpa.torch.contracts import check_arrays, check_layout, check_qkv, from_bhsd, to_bhsd
@@ -103,7 +103,7 @@ def attention(
         with ReadMode():
             traced = trace(score_mod, mask_mod, frontend, q_offset)
         if not compiling:
-            count("traces")
+            ENGINE.cache.count("traces")
         program, arrays = traced.text, traced.arrays
         numbers += traced.scalars
         check_arrays(arrays, q.device, (score_mod, mask_mod, sink))

@@ -42,8 +42,7 @@ def forward_kernel(
 ) -> tuple[Tensor, Tensor]:
     signature = signature_of("forward", q, k, v, arrays, program, backend or config.get("backend"))
     values = scalars.tolist()
-    plan = ENGINE.plan(signature, lambda: request_of(signature, len(values) - 1))
-    out, lse = plan.run(q, k, v, arrays, values)
+    out, lse = ENGINE.run(signature, lambda: request_of(signature, len(values) - 1), q, k, v, arrays, values)
     return out, lse
 
 
@@ -71,8 +70,8 @@ def backward_kernel(
     named = backend or config.get("backend")
     signature = signature_of("backward", q, k, v, arrays, program, named, wanted, grad_lse is not None)
     values = scalars.tolist()
-    plan = ENGINE.plan(signature, lambda: request_of(signature, len(values) - 1))
-    grads = plan.run(grad_out, grad_lse, q, k, v, out, lse, arrays, values)
+    tensors = (grad_out, grad_lse, q, k, v, out, lse, arrays, values)
+    grads = ENGINE.run(signature, lambda: request_of(signature, len(values) - 1), *tensors)
     return [grad for grad, need in zip(grads, wanted, strict=True) if need]
 
 

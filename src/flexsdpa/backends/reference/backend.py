@@ -17,6 +17,7 @@ class ReferenceBackend:
 
     name = "reference"
     rules: tuple[Rule, ...] = RULES
+    universal = True
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         torch = sys.modules.get("torch")

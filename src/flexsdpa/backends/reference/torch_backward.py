@@ -76,8 +76,8 @@ class _Backward:
         dv = empty_ordered(call.v, s.Dv).zero_() if need_v else None
         self.reads = ReadSums(call, self.plan.derivative, need_arrays)
         if s.B * s.Hq * s.Sq * s.Skv:
-            self.scores = call.buffer(call.rows_per_tile, call.walk.tile_kv)
-            self.slopes = call.buffer(call.rows_per_tile, call.walk.tile_kv)
+            self.scores = call.buffer("scores", call.walk.tile_kv)
+            self.slopes = call.buffer("slopes", call.walk.tile_kv)
             self._walk(dq, dk, dv)
         return [dq, dk, dv, *self.reads.finish()]
 

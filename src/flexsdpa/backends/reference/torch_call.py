@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flexsdpa.backends.reference.lower import Lowered, lower
 from flexsdpa.backends.reference.tiles import BLOCK_KV, SMALL_KV, Group, Plan2D, Sizes, Tile, plan_tiles, tiles_of_row
-from flexsdpa.backends.reference.torch_ops import TileFunction, compile_text
+from flexsdpa.backends.reference.torch_ops import TileFunction, compile_text, scratch
 from flexsdpa.ir.program import Program
 from flexsdpa.structure.blocks import Grid, Run, block_rows
 from flexsdpa.structure.ranges import ArrayRanges
@@ -107,14 +107,10 @@ class Call:
             found = self._numbers[key] = torch.full((), x, dtype=dtype, device=self.device)
         return found
 
-    def buffer(self, rows: int, columns: int) -> Tensor:
-        """Space for one tile of the largest group: at most (rows, columns) a head."""
+    def buffer(self, use: str, columns: int) -> Tensor:
+        """Space for one tile of the largest group with ``columns`` numbers a query."""
         heads = max((group.size for group in self.walk.groups), default=0)
-        return torch.empty(heads * rows * columns, dtype=self.F, device=self.device)
-
-    @property
-    def rows_per_tile(self) -> int:
-        return self.walk.tile_q * self.sizes.G
+        return scratch(use, heads * self.sizes.G * self.walk.tile_q * columns, self.F, self.device)
 
     def keys(self, x: Tensor, group: Group, k0: int, k1: int) -> Tensor:
         """k or v of a group as (n, tokens, D) in the working dtype; a view where it can be one."""

@@ -57,8 +57,8 @@ class _Forward:
         lse = torch.empty((s.B, s.Hq, s.Sq), dtype=call.F, device=call.device)
         if s.Skv == 0 or out.numel() == 0 and lse.numel() == 0:
             return out.zero_(), lse.fill_(-torch.inf)
-        self.scores = call.buffer(call.rows_per_tile, call.walk.tile_kv)
-        self.acc = call.buffer(call.rows_per_tile, s.Dv)
+        self.scores = call.buffer("scores", call.walk.tile_kv)
+        self.acc = call.buffer("sums", s.Dv)
         for group, q0, q1, tiles in call.rows():
             out_row, lse_row = call.query_view(out, group, q0, q1), call.query_view(lse, group, q0, q1)
             if tiles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,28 @@ def empty_ordered(like: Tensor, last: int) -> Tensor:
     """An uninitialised (B, H, S, last) tensor in the memory order of ``like``."""
     shape = (*like.shape[:3], last)
     return torch.empty_strided(shape, ordered_strides(shape, like.stride()), dtype=like.dtype, device=like.device)
+
+
+class _Scratch(threading.local):
+    """Tile buffers of one thread, kept between calls: fresh pages cost more than the arithmetic of a tile."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+_SCRATCH = _Scratch()
+KEPT_BYTES = 1 << 25
+"""Buffers up to this size are kept, one per thread, dtype and use."""
+
+
+def scratch(use: str, elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An uninitialised buffer that nobody else in this thread uses for ``use``."""
+    if device.type != "cpu" or elements * dtype.itemsize > KEPT_BYTES:
+        return torch.empty(elements, dtype=dtype, device=device)
+    found = _SCRATCH.buffers.get((use, dtype))
+    if found is None or found.numel() < elements:
+        found = _SCRATCH.buffers[use, dtype] = torch.empty(elements, dtype=dtype)
+    return found[:elements]
 
 
 def all_finite(tensors: list[Tensor | None], dtype: torch.dtype) -> bool:

@@ -1,0 +1,3 @@
+"""The version, which keys hold."""
+
+__version__ = "0.1.0"
