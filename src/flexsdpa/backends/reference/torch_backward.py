@@ -67,6 +67,8 @@ class _Backward:
         self.grad_out, self.grad_lse, self.out, self.lse = grad_out, grad_lse, out, lse
         self.gradient_mod = plan.compiled.function(plan.results, call.careful)
         self.keep = plan.compiled.function(("keep",), call.careful)
+        # D from a half-precision out is off by its rounding, which captured tensors sum over whole rows
+        self.exact_offset = call.F != call.q.dtype and any(plan.needs[3:]) and grad_out is not None
 
     def run(self) -> list[Tensor | None]:
         call, s = self.call, self.call.sizes
@@ -119,13 +121,15 @@ class _Backward:
         q = call.queries(call.q, group, q0, q1).mul_(call.scale)
         lse = call.query_view(self.lse, group, q0, q1).reshape(*q.shape[:2], 1)
         dead = lse == -torch.inf
-        lse2 = lse.masked_fill(dead, torch.inf).mul_(LOG2_E)
+        lse = lse.masked_fill(dead, torch.inf)
         do, offset = self._output_side(group, q0, q1, dead)
+        if self.exact_offset:
+            offset = offset + self._offset_error(group, q0, q1, tiles, q, lse, do)
         q_factor = _clean(q) if call.careful else q
         dq_sum = None
         for tile in tiles:
             raw = raw_scores(call, self.scores, group, q0, q1, tile, q)
-            p, results = self._probabilities(group, q0, q1, tile, raw, lse2)
+            p, results = self._probabilities(group, q0, q1, tile, raw, lse)
             if dv is not None:
                 dv[:, tile.k0 : tile.k1].baddbmm_(p.mT, do)
             ds = self._score_gradient(group, q0, q1, tile, p, results, do, offset)
@@ -154,17 +158,36 @@ class _Backward:
             offset = offset - call.query_view(self.grad_lse, group, q0, q1).reshape(dead.shape).to(call.F)
         return do, offset.masked_fill_(dead, 0.0)
 
+    def _offset_error(
+        self, group: Group, q0: int, q1: int, tiles: list[Tile], q: Tensor, lse: Tensor, do: Tensor
+    ) -> Tensor:
+        """sum(p dp) - sum(dO * O): what rounding out to its dtype did to D, by a pass over the row's tiles."""
+        call = self.call
+        exact: Tensor | None = None
+        for tile in tiles:
+            raw = raw_scores(call, self.scores, group, q0, q1, tile, q)
+            p, _ = self._probabilities(group, q0, q1, tile, raw, lse)
+            dp = self.slopes[: p.numel()].view(p.shape)
+            torch.bmm(do, call.keys(call.v, group, tile.k0, tile.k1).mT, out=dp)
+            part = dp.mul_(p)
+            part = (part.masked_fill_(p == 0, 0.0) if call.careful else part).sum(-1, keepdim=True)
+            exact = part if exact is None else exact.add_(part)
+        assert exact is not None
+        out = call.queries(self.out, group, q0, q1)
+        return exact - out.mul_(do).sum(-1, keepdim=True)
+
     def _probabilities(
-        self, group: Group, q0: int, q1: int, tile: Tile, raw: Tensor, lse2: Tensor
+        self, group: Group, q0: int, q1: int, tile: Tile, raw: Tensor, lse: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """p of one tile, (n, G * Tq, Tk), and the derivative program's results by name."""
         call = self.call
         keeps = keep_spans(call, self.keep, group, q0, q1, tile, raw)
         values = self.gradient_mod(raw, *call.operands(group, q0, q1, tile.k0, tile.k1))
         results = dict(zip(self.plan.results, values, strict=False))
-        score = full_tile(results["score"], raw).mul_(LOG2_E)
+        score = full_tile(results["score"], raw)
         mask_scores(score, keeps)
-        return score.view(group.size, lse2.shape[1], tile.k1 - tile.k0).sub_(lse2).exp2_(), results
+        p = score.view(group.size, lse.shape[1], tile.k1 - tile.k0).sub_(lse).mul_(LOG2_E).exp2_()
+        return p, results
 
     def _score_gradient(
         self, group: Group, q0: int, q1: int, tile: Tile, p: Tensor, results: dict[str, Tensor], do: Tensor, offset: Tensor

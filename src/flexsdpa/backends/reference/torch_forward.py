@@ -1,7 +1,9 @@
 """The forward kernel: online softmax over tiles of keys, in base 2.
 
 For a row of queries: s = scale * q k^T, s' = mod(s), masked to -inf; then with the running maximum m,
-p = 2^((s' - m) log2 e), l += sum p, acc += p v. At the end out = acc / l and LSE = m + ln l.
+p = 2^((s' - m) log2 e), l += sum p, acc += p v. At the end out = acc / l and LSE = m + ln l. Powers of 2 are the fast
+exponential of torch on a CPU; log2 e multiplies the difference, which keeps the rounding small, or, where no mod
+needs the score itself, it is folded into the scale.
 """
 
 from __future__ import annotations
@@ -82,14 +84,14 @@ class _Forward:
             top = s.amax(-1, keepdim=True)
             peak = top if m is None else torch.maximum(m, top)
             shift = peak.masked_fill(peak == -torch.inf, 0.0) if self.may_mask else peak
-            p = s.sub_(shift).exp2_()
+            p = self.exponential(s.sub_(shift))
             if call.careful:
                 v, spoiled = _finite_part(p, v, spoiled)
             if m is None:
                 total = p.sum(-1, keepdim=True)
                 torch.bmm(p, v, out=acc)
             else:
-                decay = m.sub_(shift).exp2_()
+                decay = self.exponential(m.sub_(shift))
                 total = total.mul_(decay).add_(p.sum(-1, keepdim=True))
                 acc.mul_(decay).baddbmm_(p, v)
             m = peak
@@ -99,11 +101,15 @@ class _Forward:
         if spoiled is not None:
             acc.add_(spoiled)
         out.copy_(acc.view(out.shape))
-        lse.copy_(m.add_(total.log2()).mul_(LN_2).view(lse.shape))
+        lse.copy_((m.add_(total.log2()).mul_(LN_2) if self.compiled.identity else m.add_(total.log())).view(lse.shape))
+
+    def exponential(self, x: Tensor) -> Tensor:
+        """e^x, or 2^x where scores are in units of ln 2 already; in place."""
+        return x.exp2_() if self.compiled.identity else x.mul_(LOG2_E).exp2_()
 
 
     def score_tile(self, group: Group, q0: int, q1: int, tile: Tile, q: Tensor) -> Tensor:
-        """Masked scores of one tile times log2 e, as (n, G * Tq, Tk)."""
+        """Masked scores of one tile, as (n, G * Tq, Tk)."""
         call = self.call
         raw = raw_scores(call, self.scores, group, q0, q1, tile, q)
         keeps = keep_spans(call, self.keep, group, q0, q1, tile, raw)
@@ -112,7 +118,7 @@ class _Forward:
             result = self.score_mod(raw, *call.operands(group, q0, q1, tile.k0, tile.k1))
             if call.careful and result[1] is not None:
                 check_fault(call, result[1], keeps, group, q0, tile.k0, raw.shape)
-            score = full_tile(result[0], raw).mul_(LOG2_E)
+            score = full_tile(result[0], raw)
         mask_scores(score, keeps)
         return score.view(group.size, q.shape[1], tile.k1 - tile.k0)
 

@@ -37,6 +37,10 @@ def _causal_lengths(request: AttentionRequest) -> str | None:
     return f"q_len {q_len}, kv_len {kv_len}" if q_len != kv_len and is_causal(request.program) else None
 
 
+def _dtype(request: AttentionRequest) -> str | None:
+    return request.q.dtype if request.q.dtype in ("f16", "bf16") else None
+
+
 def _empty(request: AttentionRequest) -> str | None:
     sizes = (*request.q.shape, *request.k.shape, *request.v.shape)
     return "a dimension of size 0" if 0 in sizes else None
@@ -60,6 +64,7 @@ SOURCE = "torch 2.13 aten/native/transformers/attention.cpp; tests/front_torch/t
 
 RULES: tuple[Rule, ...] = (
     Rule("sdpa.device", "device", _device, "cpu", "", SOURCE),
+    Rule("sdpa.half", "dtype", _dtype, "f32 and f64 (its LSE of half inputs is off by up to 6e-5)", "", SOURCE),
     Rule("sdpa.score-mod", "score_mod", _score, "none", "", SOURCE),
     Rule("sdpa.mask", "mask_mod", _mask, "none or causal", "", SOURCE),
     Rule("sdpa.causal-lengths", "lengths", _causal_lengths, "q_len = kv_len under a causal mask", "", SOURCE),
