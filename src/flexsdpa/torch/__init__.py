@@ -1,5 +1,7 @@
 """flexsdpa for PyTorch."""
 
 from flexsdpa.torch.api import attention
+from flexsdpa.torch.snapshot import MaskMod, ScoreMod
+from flexsdpa.torch.varlen import varlen_attention
 
-__all__ = ["attention"]
+__all__ = ["MaskMod", "ScoreMod", "attention", "varlen_attention"]

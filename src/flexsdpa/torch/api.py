@@ -47,7 +47,8 @@ def attention(
         out = exp(s - lse) @ v                          # a row without keys: out 0, lse -inf, gradients 0
 
     Args:
-        q: (B, Hq, Sq, D), fp16, bf16, fp32 or fp64, any strides. Sq may be 1 and may differ from Skv.
+        q: (B, Hq, Sq, D), fp16, bf16, fp32 or fp64, any strides. Sq may be 1 and may differ from Skv. Jagged nested tensors
+            work too: each sequence attends within itself (see ``varlen_attention`` for packed ones).
         k: (B, Hkv, Skv, D), dtype and device of q. Hkv divides Hq.
         v: (B, Hkv, Skv, Dv). Dv may differ from D.
         score_mod: ``f(score, b, h, q_idx, kv_idx) -> score``, written with Python operators, torch functions or
@@ -88,6 +89,11 @@ def attention(
         >>> out.shape
         torch.Size([1, 2, 16, 8])
     """
+    if isinstance(q, Tensor) and q.is_nested:
+        from flexsdpa.torch.varlen import nested_attention
+
+        given = {"score_mod": score_mod, "mask_mod": mask_mod, "scale": scale, "sink": sink, "backend": backend}
+        return nested_attention(q, k, v, layout=layout, return_lse=return_lse, q_offset=q_offset, **given)
     compiling = torch.compiler.is_dynamo_compiling()
     if layout != "bhsd" or not (isinstance(q, Tensor) and q.dim() == k.dim() == v.dim() == 4):
         check_layout(layout, q, k, v)
