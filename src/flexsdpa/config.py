@@ -47,7 +47,9 @@ OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         Option("backend", "auto", _word, "auto, or a backend's name", "The backend of calls that name none."),
-        Option("plan_cache_size", 256, _positive, "an integer >= 1", "Plans kept in the process; the least recently used goes first."),
+        Option(
+            "plan_cache_size", 256, _positive, "an integer >= 1", "Plans kept in the process; the least recently used goes first."
+        ),
         Option("tile_elements", 1 << 20, _positive, "an integer >= 1", "Scores that the reference backend holds at once."),
         Option("tile_q", 128, _positive, "an integer >= 1", "Queries in one tile of the reference backend."),
         Option("tile_kv", 1024, _positive, "an integer >= 1", "Keys in one tile of the reference backend, at most."),

@@ -139,7 +139,9 @@ def _say_once(decision: Decision) -> None:
     reasons = "; ".join(f"{v.backend}: {r}" for v in decision.verdicts for r in v.refusals[:1])
     if reasons not in _said and len(_said) < 100:
         _said.add(reasons)
-        logger.warning("no fused kernel serves this request, the tiled reference does (%s): %s", reasons, decision.request.summary())
+        logger.warning(
+            "no fused kernel serves this request, the tiled reference does (%s): %s", reasons, decision.request.summary()
+        )
 
 
 ENGINE = Engine()

@@ -62,7 +62,9 @@ def _call_numpy(numpy: Any, name: str, args: Any, kwargs: Any) -> Any:
 
         return np.vectorize(math.erf)(np.asarray(args[0]))
     if name == "clamp":
-        return numpy.clip(args[0], kwargs.get("min", args[1] if len(args) > 1 else None), kwargs.get("max", args[2] if len(args) > 2 else None))
+        return numpy.clip(
+            args[0], kwargs.get("min", args[1] if len(args) > 1 else None), kwargs.get("max", args[2] if len(args) > 2 else None)
+        )
     return getattr(numpy, NUMPY_NAMES.get(name, name))(*args, **kwargs)
 
 

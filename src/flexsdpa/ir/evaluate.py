@@ -51,7 +51,8 @@ def _round_to(x: Array, name: str) -> Array:
 
 FLOAT_OPS: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
-    "minimum": np.minimum, "maximum": np.maximum, "neg": np.negative, "abs": np.abs, "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)),
+    "minimum": np.minimum, "maximum": np.maximum, "neg": np.negative, "abs": np.abs,
+    "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)),
     "floordiv": lambda x, y: np.floor(np.divide(x, y)), "mod": lambda x, y: np.where(y == 0, np.nan, np.mod(x, y)),
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint,
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p,

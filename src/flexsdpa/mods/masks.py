@@ -44,7 +44,9 @@ class sliding_window:
 
     def __post_init__(self) -> None:
         if isinstance(self.window, int) and self.window < 1:
-            raise RequestError(f"sliding_window needs a window of at least 1 key, got {self.window}", field="window", got=self.window)
+            raise RequestError(
+                f"sliding_window needs a window of at least 1 key, got {self.window}", field="window", got=self.window
+            )
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         if self.causal:

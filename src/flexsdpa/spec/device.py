@@ -42,7 +42,9 @@ class Device:
         plain = re.fullmatch(r"([a-z]+)(?::(\d+))?", text)
         if plain:
             return Device(plain[1], int(plain[2] or 0))
-        raise RequestError(f"unknown device {text!r}: expected cpu, cuda:0 or a capability such as sm_90", field="device", got=text)
+        raise RequestError(
+            f"unknown device {text!r}: expected cpu, cuda:0 or a capability such as sm_90", field="device", got=text
+        )
 
 
 CPU = Device("cpu")

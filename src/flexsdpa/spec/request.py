@@ -45,7 +45,11 @@ class AttentionRequest:
         return f"q {self.q}  k {self.k.shape}  v {self.v.shape}{kv}  {self.direction}  device {self.device}"
 
 
-AXES = {"q": "(batch, heads, q_len, head_dim)", "k": "(batch, kv_heads, kv_len, head_dim)", "v": "(batch, kv_heads, kv_len, v_head_dim)"}
+AXES = {
+    "q": "(batch, heads, q_len, head_dim)",
+    "k": "(batch, kv_heads, kv_len, head_dim)",
+    "v": "(batch, kv_heads, kv_len, v_head_dim)",
+}
 
 
 def check_tensors(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
@@ -66,12 +70,16 @@ def check_tensors(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
 
 def _check_sizes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
     if not q[0] == k[0] == v[0]:
-        raise RequestError(f"q, k and v must have one batch size, got {q[0]}, {k[0]} and {v[0]}", field="batch", got=(q[0], k[0], v[0]))
+        raise RequestError(
+            f"q, k and v must have one batch size, got {q[0]}, {k[0]} and {v[0]}", field="batch", got=(q[0], k[0], v[0])
+        )
     if k[1] != v[1]:
         raise RequestError(f"k and v must have the same number of heads, got {k[1]} and {v[1]}", field="heads", got=(k[1], v[1]))
     if k[1] == 0 or q[1] % k[1]:
         raise RequestError(
-            f"the number of query heads must be a multiple of the kv heads (GQA), got {q[1]} and {k[1]}", field="heads", got=(q[1], k[1])
+            f"the number of query heads must be a multiple of the kv heads (GQA), got {q[1]} and {k[1]}",
+            field="heads",
+            got=(q[1], k[1]),
         )
     if k[2] != v[2]:
         raise RequestError(f"k and v must have the same length, got {k[2]} and {v[2]}", field="kv_len", got=(k[2], v[2]))

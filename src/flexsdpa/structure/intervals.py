@@ -101,7 +101,8 @@ def _widen(low: Array, high: Array, tiny: float = TINY) -> Interval:
 
 def _may_be_nan(x: Interval) -> Array:
     """An interval without bounds on either side is the only one that may hide a nan."""
-    return np.isinf(x[0]) & np.isinf(x[1]) & (x[0] != x[1])
+    hidden: Array = np.isinf(x[0]) & np.isinf(x[1]) & (x[0] != x[1])
+    return hidden
 
 
 def _unless_nan(rule: Callable[..., Interval]) -> Callable[..., Interval]:
@@ -293,8 +294,9 @@ INT_RULES: dict[str, Callable[..., Interval]] = {
 }  # fmt: skip
 
 FLOAT_RULES: dict[str, Callable[..., Interval]] = {
-    "add": _float_binary(np.add), "sub": _float_binary(np.subtract, crossed=True), "mul": _float_mul, "abs": _unless_nan(_float_abs),
-    "neg": lambda x: (-x[1], -x[0]), "floor": lambda x: (np.floor(x[0]), np.floor(x[1])), "where": _where,
+    "add": _float_binary(np.add), "sub": _float_binary(np.subtract, crossed=True), "mul": _float_mul,
+    "abs": _unless_nan(_float_abs), "neg": lambda x: (-x[1], -x[0]),
+    "floor": lambda x: (np.floor(x[0]), np.floor(x[1])), "where": _where,
     "minimum": _unless_nan(_extreme(np.minimum)), "maximum": _unless_nan(_extreme(np.maximum)), "to_i": _to_i,
     "lt": _float_compare(_lt), "le": _float_compare(_le),
     "eq": _float_compare(lambda x, y: (_eq(x, y)[0], np.ones((), bool))),

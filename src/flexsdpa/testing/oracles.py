@@ -121,7 +121,7 @@ def run_both(
         return attention(q, k, v, score_mod=score_mod, mask_mod=mask_mod, return_lse=True, **options)
 
     def dense(work: torch.dtype) -> Callable[..., Any]:
-        kept = {name: options[name] for name in ("scale", "q_offset") if name in options}
+        kept: dict[str, Any] = {name: options[name] for name in ("scale", "q_offset") if name in options}
         if work == torch.float32 and q.dtype in (torch.float16, torch.bfloat16):
             kept["products"] = q.dtype
         return lambda q, k, v, score_mod, mask_mod: dense_attention(q, k, v, score_mod, mask_mod, work=work, **kept)

@@ -19,7 +19,12 @@ from flexsdpa.trace.capture import capture_name
 from flexsdpa.trace.run import IDENTITY_TEXT, trace
 
 Mod = Callable[..., Any]
-WORKING = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float32, torch.float64: torch.float64}
+WORKING = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+}
 
 
 def attention(
@@ -175,7 +180,9 @@ def with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
     """(out, lse) with an extra logit per head: the keys' share of the softmax is sigmoid(lse - sink)."""
     if not isinstance(sink, Tensor) or sink.shape != (out.shape[1],) or not sink.is_floating_point():
         got = tuple(sink.shape) if isinstance(sink, Tensor) else type(sink).__name__
-        raise RequestError(f"sink must be a float tensor of shape (heads,) = ({out.shape[1]},), got {got}", field="sink", got=sink)
+        raise RequestError(
+            f"sink must be a float tensor of shape (heads,) = ({out.shape[1]},), got {got}", field="sink", got=sink
+        )
     logit = sink.to(lse.dtype)[None, :, None]
     share = torch.sigmoid(lse - logit)
     return (out * share[..., None]).to(out.dtype), torch.logaddexp(lse, logit)

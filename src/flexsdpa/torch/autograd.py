@@ -84,6 +84,10 @@ class _Gradient(torch.autograd.Function):
         raise UnsupportedError(VMAP)
 
 
+def _apply(function: Any, *args: Any) -> Any:
+    return function.apply(*args)
+
+
 def _gradients(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, scalars, out, lse, *arrays = ctx.saved_tensors
     floats = [a.is_floating_point() for a in arrays]
@@ -91,7 +95,7 @@ def _gradients(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tu
     if grad_out is None and grad_lse is None:
         return (None,) * (6 + len(arrays))
     if torch.is_grad_enabled():
-        grads = list(_Gradient.apply(grad_out, grad_lse, q, k, v, out, lse, scalars, ctx.program, ctx.backend, needs, *arrays))
+        grads = list(_apply(_Gradient, grad_out, grad_lse, q, k, v, out, lse, scalars, ctx.program, ctx.backend, needs, *arrays))
     else:
         grads = backward_op(grad_out, grad_lse, q, k, v, out, lse, arrays, scalars, ctx.program, ctx.backend, needs)
     given = iter(grads)
@@ -102,8 +106,8 @@ def _gradients(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tu
 def _forward_autograd(
     q: Tensor, k: Tensor, v: Tensor, arrays: Sequence[Tensor], scalars: Tensor, program: str, backend: str
 ) -> Any:
-    if torch.is_grad_enabled() and any([t.requires_grad for t in (q, k, v, *arrays)]):
-        return _Attention.apply(q, k, v, scalars, program, backend, *arrays)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *arrays)):
+        return _apply(_Attention, q, k, v, scalars, program, backend, *arrays)
     with torch._C._AutoDispatchBelowAutograd():
         return forward_op(q, k, v, arrays, scalars, program, backend)
 
@@ -123,5 +127,5 @@ LIBRARY.impl("backward", _backward_autograd, "Autograd")
 def run_forward(q: Tensor, k: Tensor, v: Tensor, arrays: list[Tensor], scalars: Tensor, program: str, backend: str) -> Any:
     """(out, lse), differentiable, by the route that the active transforms need."""
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        return _FunctionalAttention.apply(q, k, v, scalars, program, backend, *arrays)
+        return _apply(_FunctionalAttention, q, k, v, scalars, program, backend, *arrays)
     return forward_op(q, k, v, arrays, scalars, program, backend)

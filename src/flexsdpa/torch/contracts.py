@@ -59,21 +59,27 @@ def from_bhsd(x: Tensor, layout: str) -> Tensor:
 def check_layout(layout: str, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raises RequestError for an unknown layout or a rank other than 4."""
     if layout not in LAYOUTS:
-        raise RequestError(f"unknown layout {layout!r}{nearest(layout, LAYOUTS)}; known: {', '.join(LAYOUTS)}", field="layout", got=layout)
+        raise RequestError(
+            f"unknown layout {layout!r}{nearest(layout, LAYOUTS)}; known: {', '.join(LAYOUTS)}", field="layout", got=layout
+        )
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise RequestError(f"{name} must be a torch tensor, got {type(x).__name__}", field=name, got=type(x))
         if x.dim() != 4:
             axes = ", ".join({"b": "batch", "h": "heads", "s": "length", "d": "head_dim"}[letter] for letter in layout)
             shape = tuple(x.shape)
-            raise RequestError(f"{name} must have 4 dimensions ({axes}) in layout {layout!r}, got shape {shape}", field=name, got=shape)
+            raise RequestError(
+                f"{name} must have 4 dimensions ({axes}) in layout {layout!r}, got shape {shape}", field=name, got=shape
+            )
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raises RequestError for tensors (B, H, S, D) that do not fit together."""
     for name, x in (("k", k), ("v", v)):
         if x.device != q.device:
-            raise RequestError(f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}", field="device", got=x.device)
+            raise RequestError(
+                f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}", field="device", got=x.device
+            )
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in DTYPE_NAMES:
             raise RequestError(f"q, k and v must be one of f16, bf16, f32, f64, got {name} {x.dtype}", field="dtype", got=x.dtype)

@@ -8,8 +8,8 @@ import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.overrides import TorchFunctionMode
 
-from flexsdpa.trace.recorder import Frontend, Recorder
 from flexsdpa.trace.functions import read
+from flexsdpa.trace.recorder import Frontend, Recorder
 from flexsdpa.trace.tracer import dispatch, first_tracer
 
 DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -42,7 +42,8 @@ class TorchFrontend(Frontend):
         return not self.compiling or has_static_value(value)
 
     def symbolic_int(self, value: Any) -> torch.Tensor:
-        return torch.ones((), dtype=torch.int64, device=self._device) * value
+        operand: torch.Tensor = torch.ones((), dtype=torch.int64, device=self._device) * value
+        return operand
 
 
 class ReadMode(TorchFunctionMode):
@@ -59,4 +60,4 @@ class ReadMode(TorchFunctionMode):
             index = args[1]
             recorder: Recorder = traced._recorder
             return read(recorder, args[0], *(index if isinstance(index, tuple) else (index,)))
-        return dispatch(func.__name__, args, kwargs or {})
+        return dispatch(str(func.__name__), args, kwargs or {})

@@ -89,11 +89,13 @@ def backward_fake(
     backend: str,
     needs: Sequence[bool],
 ) -> list[Tensor]:
-    shapes = [
-        *(lambda x=x: empty_ordered(x, x.shape[3]) for x in (q, k, v)),
-        *(lambda x=x: torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in arrays),
-    ]
-    return [make() for make, need in zip(shapes, needs, strict=True) if need]
+    wanted = [n for n, need in enumerate(needs) if need]
+    ordered = (q, k, v)
+    return [empty_ordered(ordered[n], ordered[n].shape[3]) if n < 3 else _dense_like(arrays[n - 3]) for n in wanted]
+
+
+def _dense_like(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 LIBRARY.impl("forward", forward_kernel, "CompositeExplicitAutograd")
@@ -109,13 +111,13 @@ def _scores(q_shape: Sequence[int], k_shape: Sequence[int]) -> int:
     return q_shape[0] * q_shape[1] * q_shape[2] * k_shape[2]
 
 
-@register_flop_formula(torch.ops.flexsdpa.forward)  # type: ignore[untyped-decorator]
+@register_flop_formula(torch.ops.flexsdpa.forward)
 def forward_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: object, **__: object) -> int:
     """Two products over all scores, masked or not, as torch counts its own attention."""
     return 2 * _scores(q, k) * (q[3] + v[3])
 
 
-@register_flop_formula(torch.ops.flexsdpa.backward)  # type: ignore[untyped-decorator]
+@register_flop_formula(torch.ops.flexsdpa.backward)
 def backward_flops(
     grad_out: object, grad_lse: object, q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: object, **__: object
 ) -> int:

@@ -39,7 +39,7 @@ class _Snapshot:
         self.scalars = scalars
         program = parse(text)
         self._steps = tuple((instr.op, instr.args, instr.attr) for instr in program.instrs)
-        self._result = program.result(self.result)
+        self._result = dict(program.results)[self.result]
 
     def _place(self, mod: Callable[..., Any]) -> tuple[Any, Any]:
         raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -47,7 +48,9 @@ def varlen_attention(
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 3:
-            raise RequestError(f"{name} must be packed as (tokens, heads, head_dim), got shape {tuple(x.shape)}", field=name, got=x.shape)
+            raise RequestError(
+                f"{name} must be packed as (tokens, heads, head_dim), got shape {tuple(x.shape)}", field=name, got=x.shape
+            )
     same_rows = kv_offsets is None
     sequence, position = _rows(offsets, lengths, q.shape[0], "offsets", q.device)
     kv_sequence, kv_position = sequence, position
@@ -73,17 +76,17 @@ def varlen_attention(
     return (result[0][0], result[1][0]) if isinstance(result, tuple) else result[0]
 
 
-def _rows(
-    offsets: Tensor | None, lengths: Tensor | None, rows: int, name: str, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _rows(offsets: Tensor | None, lengths: Tensor | None, rows: int, name: str, device: torch.device) -> tuple[Tensor, Tensor]:
     """(sequence, position) of every row, int64; sequence -1 for padding."""
     assert offsets is not None
     bounds = _integers(offsets, name)
-    if len(bounds) < 2 or bounds[0] != 0 or any(a > b for a, b in zip(bounds, bounds[1:], strict=False)) or bounds[-1] > rows:
+    if len(bounds) < 2 or bounds[0] != 0 or any(a > b for a, b in pairwise(bounds)) or bounds[-1] > rows:
         raise RequestError(
-            f"{name} must start at 0, not decrease and end at most at the number of rows ({rows}), got {_short(bounds)}", field=name, got=bounds
+            f"{name} must start at 0, not decrease and end at most at the number of rows ({rows}), got {_short(bounds)}",
+            field=name,
+            got=bounds,
         )
-    room = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+    room = [b - a for a, b in pairwise(bounds)]
     real = room if lengths is None else _integers(lengths, "lengths")
     if len(real) != len(room) or any(not 0 <= n <= space for n, space in zip(real, room, strict=False)):
         raise RequestError(
@@ -116,26 +119,32 @@ def nested_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     layout = options.pop("layout", "bhsd")
     ragged = {"bhsd": 2, "bshd": 1}.get(layout)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not x.is_nested or x.layout != torch.jagged or x.dim() != 4 or x._ragged_idx != ragged:  # type: ignore[attr-defined]
+        if not x.is_nested or x.layout != torch.jagged or x.dim() != 4 or _jagged(x)._ragged_idx != ragged:
             raise RequestError(
                 f"nested attention needs q, k and v as jagged nested tensors whose lengths are dimension {ragged} of layout "
                 f"{layout!r}; {name} is not",
                 field=name,
             )
     for name in ("q_offset", "return_lse"):
-        if options.get(name):
+        if options.pop(name, None):
             raise RequestError(f"{name} is not available for nested tensors: use varlen_attention", field=name)
-        options.pop(name, None)
-    packed = [x.values() if ragged == 1 else x.values().transpose(0, 1) for x in (q, k, v)]  # type: ignore[operator]
-    same = torch.equal(q.offsets(), k.offsets())  # type: ignore[operator]
-    given = [x.lengths() for x in (q, k)]  # type: ignore[operator]
+    queries, keys = _jagged(q), _jagged(k)
+    packed = [_jagged(x).values() if ragged == 1 else _jagged(x).values().transpose(0, 1) for x in (q, k, v)]
+    same = torch.equal(queries.offsets(), keys.offsets()) and packed[0].shape[0] == packed[1].shape[0]
     out = varlen_attention(
-        *packed,
-        q.offsets(),  # type: ignore[operator]
-        kv_offsets=None if same and packed[0].shape[0] == packed[1].shape[0] else k.offsets(),  # type: ignore[operator]
-        lengths=given[0],
-        kv_lengths=given[1],
+        packed[0],
+        packed[1],
+        packed[2],
+        queries.offsets(),
+        kv_offsets=None if same else keys.offsets(),
+        lengths=queries.lengths(),
+        kv_lengths=keys.lengths(),
         **options,
     )
-    nested = torch.nested.nested_tensor_from_jagged(out, q.offsets(), given[0])  # type: ignore[operator]
+    nested = torch.nested.nested_tensor_from_jagged(out, queries.offsets(), queries.lengths())
     return nested if ragged == 1 else nested.transpose(1, 2)
+
+
+def _jagged(x: Tensor) -> Any:
+    """A jagged nested tensor, whose methods torch's types do not list."""
+    return x

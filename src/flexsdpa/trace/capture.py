@@ -33,11 +33,12 @@ def _named_values(mod: Any, depth: int) -> Iterator[tuple[str, Any]]:
     code = getattr(function, "__code__", None)
     if code is None:
         yield from _attributes(mod, "")
-        if hasattr(type(mod), "__call__"):
-            yield from _named_values(getattr(type(mod), "__call__", None), depth - 1)
+        yield from _named_values(type(mod).__dict__.get("__call__"), depth - 1)
         return
     values = dict(_cells(function, code))
-    values.update(zip(code.co_varnames[code.co_argcount - len(function.__defaults__ or ()) :], function.__defaults__ or (), strict=False))
+    values.update(
+        zip(code.co_varnames[code.co_argcount - len(function.__defaults__ or ()) :], function.__defaults__ or (), strict=False)
+    )
     values.update(function.__kwdefaults__ or {})
     values.update({name: function.__globals__[name] for name in code.co_names if name in function.__globals__})
     yield from values.items()

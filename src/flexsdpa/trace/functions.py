@@ -83,7 +83,9 @@ def power(r: Recorder, x: Any, exponent: Any) -> Any:
     if r.builder.kinds[base] == "i" and r.builder.kinds[r.lift(exponent)] == "i":
         if static_int and exponent == 0:
             return r.value(r.lift(1))
-        raise r.error(f"an integer to the power {exponent!r:.20}", "use exponents 0 to 8, or make the base a float: x.float() ** n")
+        raise r.error(
+            f"an integer to the power {exponent!r:.20}", "use exponents 0 to 8, or make the base a float: x.float() ** n"
+        )
     return r.floats("pow", x, exponent)
 
 
@@ -243,8 +245,10 @@ def _refuse_vector(self: PartialRead, *_: Any) -> Any:
     raise self.incomplete()
 
 
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "lt", "le", "gt", "ge", "eq", "ne", "and",
-              "rand", "or", "ror", "neg", "invert", "bool", "float", "index", "matmul", "rmatmul", "abs", "len", "iter"):  # fmt: skip
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "lt", "le", "gt", "ge", "eq", "ne", "and", "rand",
+    "or", "ror", "neg", "invert", "bool", "float", "index", "matmul", "rmatmul", "abs", "len", "iter",
+):  # fmt: skip
     setattr(PartialRead, f"__{_name}__", _refuse_vector)
 
 
@@ -342,7 +346,9 @@ def call(r: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     except TraceError:
         raise
     except TypeError:
-        raise r.error(f"{name}() with arguments {_shape_of_call(args, kwargs)}", "call it on single values, without options") from None
+        raise r.error(
+            f"{name}() with arguments {_shape_of_call(args, kwargs)}", "call it on single values, without options"
+        ) from None
 
 
 def _shape_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ Everything here runs at every call and may be traced by torch.compile: no loggin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from flexsdpa.dtypes import DTYPES, KIND_NAMES
@@ -60,7 +59,7 @@ class Recorder:
 
     __slots__ = ("arrays", "builder", "frontend", "make", "scalars")
 
-    def __init__(self, frontend: Frontend, make: Callable[[Recorder, int, str], Any]) -> None:
+    def __init__(self, frontend: Frontend, make: type[Any]) -> None:
         self.builder = Builder()
         self.arrays: list[Any] = []
         self.scalars: list[Any] = []
@@ -75,11 +74,11 @@ class Recorder:
 
     def lift(self, x: Any) -> int:
         """The id of a traced value, a Python or NumPy number, or a 0-D captured tensor."""
-        recorder = getattr(x, "_recorder", None)
-        if recorder is not None:
-            if recorder is not self:
+        if isinstance(x, self.make):
+            if x._recorder is not self:
                 raise self.error("a traced value of another mod was used", "a mod can only use its own arguments")
-            return int(x._id)
+            n: int = x._id
+            return n
         if isinstance(x, bool):
             return self.builder.emit(f"const_b {x}", "b")
         if isinstance(x, int):
@@ -109,7 +108,9 @@ class Recorder:
             numpy_like = getattr(x, "item", None)
             if getattr(x, "ndim", None) == 0 and numpy_like is not None and not hasattr(x, "requires_grad"):
                 return self.lift(numpy_like())
-            raise self.error(f"a value of type {type(x).__name__} cannot take part in a mod: {x!r:.60}", "use numbers and tensors")
+            raise self.error(
+                f"a value of type {type(x).__name__} cannot take part in a mod: {x!r:.60}", "use numbers and tensors"
+            )
         if type(x).__module__.startswith("numpy") and x.ndim == 0:
             return self.lift(x.item())
         if x.ndim:
@@ -126,9 +127,7 @@ class Recorder:
                 return n
         dtype = self.frontend.array_dtype(tensor)
         if dtype is None:
-            raise self.error(
-                f"a captured tensor has dtype {getattr(tensor, 'dtype', None)}", f"use one of {', '.join(DTYPES)}"
-            )
+            raise self.error(f"a captured tensor has dtype {getattr(tensor, 'dtype', None)}", f"use one of {', '.join(DTYPES)}")
         self.arrays.append(tensor)
         return self.builder.array(dtype, tensor.ndim)
 

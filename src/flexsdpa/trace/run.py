@@ -53,7 +53,9 @@ def offset_value(recorder: Recorder, q_offset: Any, b: Any) -> Any:
     rank = getattr(q_offset, "ndim", 0)
     value = recorder.value(recorder.read(q_offset, (b,)[:rank]) if rank == 1 else recorder.lift(q_offset))
     if rank > 1 or value._kind != "i":
-        raise RequestError("q_offset must be an integer, or an integer tensor of shape () or (batch,)", field="q_offset", got=q_offset)
+        raise RequestError(
+            "q_offset must be an integer, or an integer tensor of shape () or (batch,)", field="q_offset", got=q_offset
+        )
     return value
 
 

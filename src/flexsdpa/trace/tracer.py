@@ -179,7 +179,7 @@ class Tracer:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return dispatch(func.__name__, args, kwargs or {})
+        return dispatch(str(func.__name__), args, kwargs or {})
 
     # What a traced value has no answer to.
     __hash__ = None  # type: ignore[assignment]
@@ -187,7 +187,9 @@ class Tracer:
     def __bool__(self) -> bool:
         frame = None if self._recorder.frontend.compiling else user_frame()
         construct, instead = CONSTRUCTS[construct_at(frame)]
-        headline = f"{construct} needs to know the value of a traced expression, and there is none: the mod runs once, for all positions"
+        headline = (
+            f"{construct} needs to know the value of a traced expression, and there is none: the mod runs once, for all positions"
+        )
         raise TraceError(layout_message(headline, (("at", where_text(frame)), ("instead", instead))))
 
     def _no_number(self, what: str, instead: str) -> NoReturn:

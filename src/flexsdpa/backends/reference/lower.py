@@ -18,14 +18,23 @@ UNARY = {
         "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt",
         "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos")},
 }  # fmt: skip
-BINARY = {"add": "torch.add", "sub": "torch.sub", "mul": "torch.mul", "div": "torch.div", "pow": "torch.pow", "mod": "torch.remainder"}
+BINARY = {
+    "add": "torch.add",
+    "sub": "torch.sub",
+    "mul": "torch.mul",
+    "div": "torch.div",
+    "pow": "torch.pow",
+    "mod": "torch.remainder",
+}
 TENSOR_BINARY = {"minimum": "torch.minimum", "maximum": "torch.maximum"}
 COMPARE = {"eq": "torch.eq", "ne": "torch.ne", "lt": "torch.lt", "le": "torch.le"}
 MIRRORED = {"eq": "torch.eq", "ne": "torch.ne", "lt": "torch.gt", "le": "torch.ge"}
 LOGIC = {"and": "torch.bitwise_and", "or": "torch.bitwise_or", "xor": "torch.bitwise_xor"}
 INTEGER_HELPERS = {"floordiv": "int_floordiv", "mod": "int_mod", "shl": "int_shl", "shr": "int_shr"}
-TORCH_DTYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "f64": "torch.float64", "u8": "torch.uint8",
-                "i8": "torch.int8", "i16": "torch.int16", "i32": "torch.int32", "i64": "torch.int64"}  # fmt: skip
+TORCH_DTYPES = {
+    "f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "f64": "torch.float64",
+    "u8": "torch.uint8", "i8": "torch.int8", "i16": "torch.int16", "i32": "torch.int32", "i64": "torch.int64",
+}  # fmt: skip
 COMMUTATIVE = frozenset(("add", "mul"))
 PLACES = {"b": 0, "h": 1, "q": 2, "kv": 3}
 
@@ -211,7 +220,7 @@ class _Lowering:
         if not poisons:
             return
         if instr.op == "where":
-            cond, yes, no = (self._tensor(a) for a in instr.args)
+            cond = self._tensor(instr.args[0])
             parts = self._poisons(instr.args[:1])
             parts += [f"({cond} & {p})" for p in self._poisons(instr.args[1:2])]
             parts += [f"(~{cond} & {p})" for p in self._poisons(instr.args[2:])]

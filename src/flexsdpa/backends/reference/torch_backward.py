@@ -68,7 +68,7 @@ class _Backward:
         self.gradient_mod = plan.compiled.function(plan.results, call.careful)
         self.keep = plan.compiled.function(("keep",), call.careful)
         # D from a half-precision out is off by its rounding, which captured tensors sum over whole rows
-        self.exact_offset = call.F != call.q.dtype and any(plan.needs[3:]) and grad_out is not None
+        self.exact_offset = call.q.dtype != call.F and any(plan.needs[3:]) and grad_out is not None
 
     def run(self) -> list[Tensor | None]:
         call, s = self.call, self.call.sizes
@@ -158,9 +158,7 @@ class _Backward:
             offset = offset - call.query_view(self.grad_lse, group, q0, q1).reshape(dead.shape).to(call.F)
         return do, offset.masked_fill_(dead, 0.0)
 
-    def _offset_error(
-        self, group: Group, q0: int, q1: int, tiles: list[Tile], q: Tensor, lse: Tensor, do: Tensor
-    ) -> Tensor:
+    def _offset_error(self, group: Group, q0: int, q1: int, tiles: list[Tile], q: Tensor, lse: Tensor, do: Tensor) -> Tensor:
         """sum(p dp) - sum(dO * O): what rounding out to its dtype did to D, by a pass over the row's tiles."""
         call = self.call
         exact: Tensor | None = None

@@ -79,7 +79,14 @@ class Call:
     """One call's tensors and sizes, and iteration over its groups, rows and tiles."""
 
     def __init__(
-        self, compiled: Compiled, q: Tensor, k: Tensor, v: Tensor, arrays: Sequence[Tensor], scalars: Sequence[float], careful: bool
+        self,
+        compiled: Compiled,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        arrays: Sequence[Tensor],
+        scalars: Sequence[float],
+        careful: bool,
     ) -> None:
         self.compiled = compiled
         self.q, self.k, self.v = q, k, v

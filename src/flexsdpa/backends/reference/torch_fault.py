@@ -35,7 +35,8 @@ def raise_fault(call: Call, position: dict[str, int]) -> NoReturn:
                 text = value_texts(program)[a]
                 error = ReadError(
                     layout_message(
-                        f"captured tensor number {instr.attr} was read out of range: index {index} in dimension {d} of size {size}",
+                        f"captured tensor number {instr.attr} was read out of range: "
+                        f"index {index} in dimension {d} of size {size}",
                         (
                             ("tensor", f"{str(array.dtype).removeprefix('torch.')} of shape {tuple(array.shape)}"),
                             ("index", f"{text} = {index}"),

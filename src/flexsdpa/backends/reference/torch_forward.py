@@ -9,6 +9,7 @@ needs the score itself, it is folded into the scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -24,9 +25,7 @@ class ForwardPlan:
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, arrays: Sequence[Tensor], scalars: Sequence[float]
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, arrays: Sequence[Tensor], scalars: Sequence[float]) -> tuple[Tensor, Tensor]:
         """(out, lse). Runs fast code; if a read leaves its tensor, or the result is not finite, runs again with care."""
         on_cpu = q.device.type == "cpu"
         call = Call(self.compiled, q, k, v, arrays, scalars, careful=False)
@@ -57,7 +56,7 @@ class _Forward:
         s = call.sizes
         out = empty_ordered(call.q, s.Dv)
         lse = torch.empty((s.B, s.Hq, s.Sq), dtype=call.F, device=call.device)
-        if s.Skv == 0 or out.numel() == 0 and lse.numel() == 0:
+        if s.Skv == 0 or (out.numel() == 0 and lse.numel() == 0):
             return out.zero_(), lse.fill_(-torch.inf)
         self.scores = call.buffer("scores", call.walk.tile_kv)
         self.acc = call.buffer("sums", s.Dv)
@@ -77,7 +76,8 @@ class _Forward:
         q = call.queries(call.q, group, q0, q1).mul_(self.scale)
         acc = self.acc[: n * rows * call.sizes.Dv].view(n, rows, call.sizes.Dv)
         spoiled = None
-        m = total = None
+        m: Tensor | None = None
+        total: Tensor | None = None
         for tile in tiles:
             s = self.score_tile(group, q0, q1, tile, q)
             v = call.keys(call.v, group, tile.k0, tile.k1)
@@ -87,7 +87,7 @@ class _Forward:
             p = self.exponential(s.sub_(shift))
             if call.careful:
                 v, spoiled = _finite_part(p, v, spoiled)
-            if m is None:
+            if m is None or total is None:
                 total = p.sum(-1, keepdim=True)
                 torch.bmm(p, v, out=acc)
             else:
@@ -95,7 +95,8 @@ class _Forward:
                 total = total.mul_(decay).add_(p.sum(-1, keepdim=True))
                 acc.mul_(decay).baddbmm_(p, v)
             m = peak
-        assert m is not None and total is not None
+        assert m is not None
+        assert total is not None
         whole = total.masked_fill(total == 0, 1.0) if self.may_mask else total
         acc.div_(whole)
         if spoiled is not None:
@@ -106,7 +107,6 @@ class _Forward:
     def exponential(self, x: Tensor) -> Tensor:
         """e^x, or 2^x where scores are in units of ln 2 already; in place."""
         return x.exp2_() if self.compiled.identity else x.mul_(LOG2_E).exp2_()
-
 
     def score_tile(self, group: Group, q0: int, q1: int, tile: Tile, q: Tensor) -> Tensor:
         """Masked scores of one tile, as (n, G * Tq, Tk)."""
