@@ -103,7 +103,7 @@ def attention(
     if layout != "bhsd" or not (isinstance(q, Tensor) and q.dim() == k.dim() == v.dim() == 4):
         check_layout(layout, q, k, v)
         q, k, v = to_bhsd(q, layout), to_bhsd(k, layout), to_bhsd(v, layout)
-    if torch.is_autocast_enabled(q.device.type):
+    if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
         q, k, v = autocast_inputs(q, k, v)
     if not _fit(q, k, v):
         check_qkv(q, k, v)

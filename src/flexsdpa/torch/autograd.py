@@ -15,6 +15,10 @@ DOUBLE_BACKWARD = (
     "double backward through flexsdpa attention is not supported: the second derivative of the kernel does not exist. "
     "Drop create_graph=True, or compute the penalty on a small dense attention"
 )
+JVP = (
+    "forward-mode differentiation (torch.func.jvp) through flexsdpa attention is not supported: use reverse mode "
+    "(torch.func.grad or vjp)"
+)
 VMAP = (
     "torch.vmap over flexsdpa attention is not supported: a mod's batch index would change its meaning. "
     "Fold the mapped dimension into the batch dimension and call attention once"
@@ -37,6 +41,10 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> Any:
         return _gradients(ctx, grad_out, grad_lse)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise UnsupportedError(JVP)
+
 
 class _FunctionalAttention(torch.autograd.Function):
     """The same for torch.func.grad, vjp and jacrev, which need ``setup_context``; the operator is called normally inside."""
@@ -55,6 +63,10 @@ class _FunctionalAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> Any:
         return _gradients(ctx, grad_out, grad_lse)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise UnsupportedError(JVP)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
