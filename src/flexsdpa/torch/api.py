@@ -68,7 +68,7 @@ def attention(
         sink: (Hq,) extra logit per head that takes part in the softmax without a value (attention sinks):
             ``lse = logaddexp(lse, sink)``. Differentiable.
         q_offset: added to ``q_idx`` as the mods see it: the position of the first query when decoding with a cache.
-            An integer, a 0-D or a (B,) integer tensor.
+            An integer, a 0-D or a (B,) integer tensor. Unlike an integer that a mod captures, a new value builds nothing.
         backend: a backend's name, which then never falls back; by default the option ``backend`` ("auto").
 
     Returns:
@@ -112,7 +112,7 @@ def attention(
     if score_mod is not None or mask_mod is not None:
         frontend = TorchFrontend(WORKING[q.dtype], q.device, compiling)
         with ReadMode():
-            traced = trace(score_mod, mask_mod, frontend, q_offset)
+            traced = trace(score_mod, mask_mod, frontend, offset_tensor(q_offset, q.device))
         if not compiling:
             ENGINE.cache.count("traces")
         program, arrays = traced.text, traced.arrays
@@ -165,6 +165,15 @@ def softmax_scale(scale: Any, head_dim: int, compiling: bool) -> Any:
     if not math.isfinite(scale):
         raise RequestError(f"scale must be finite, got {scale}", field="scale", got=scale)
     return float(scale)
+
+
+def offset_tensor(q_offset: Any, device: torch.device) -> Any:
+    """A q_offset that moves from call to call as a tensor, so that a new position is no new program."""
+    if q_offset is None or isinstance(q_offset, Tensor):
+        return q_offset
+    if isinstance(q_offset, bool) or not isinstance(q_offset, int):
+        raise RequestError(f"q_offset must be an integer or an integer tensor, got {type(q_offset).__name__}", field="q_offset")
+    return torch.ones((), dtype=torch.int64, device=device) * q_offset
 
 
 def scalar_tensor(numbers: list[Any], compiling: bool) -> Tensor:

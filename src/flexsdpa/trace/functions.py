@@ -176,6 +176,14 @@ def full_like(r: Recorder, x: Any, fill_value: Any, **_: Any) -> Any:
     return r.value(r.cast(r.lift(fill_value), r.builder.kinds[r.lift(x)]))
 
 
+def new_full(r: Recorder, x: Any, size: Any, fill_value: Any, dtype: Any = None, **_: Any) -> Any:
+    """``x.new_full((), value)``: a constant. Sizes other than () are not single values."""
+    if len(size):
+        raise r.error(f"a new tensor of shape {tuple(size)}", "a mod computes one value per position: use shape ()")
+    value = r.value(r.lift(fill_value))
+    return full_like(r, x, value) if dtype is None else cast_to(r, value, dtype)
+
+
 def masked_fill(r: Recorder, x: Any, mask: Any, value: Any) -> Any:
     return where(r, mask, value, x)
 
@@ -284,6 +292,9 @@ FUNCTIONS: dict[str, Function] = {
     "to": to, "type": cast_to, "type_as": to, "bool": _cast("bool"), "int": _cast("i32"), "long": _cast("i64"),
     "short": _cast("i16"), "half": _cast("f16"), "bfloat16": _cast("bf16"), "float": _cast("f32"), "double": _cast("f64"),
     "full_like": full_like, "zeros_like": lambda r, x, **_: full_like(r, x, 0), "ones_like": lambda r, x, **_: full_like(r, x, 1),
+    "new_full": new_full, "new_ones": lambda r, x, size, **o: new_full(r, x, size, 1, **o),
+    "new_zeros": lambda r, x, size, **o: new_full(r, x, size, 0, **o),
+    "new_tensor": lambda r, x, data, **o: new_full(r, x, (), data, **o),
     "contiguous": lambda r, x: x, "clone": lambda r, x, **_: x,
     "square": lambda r, x: r.arithmetic("mul", x, x), "reciprocal": lambda r, x: r.floats("div", 1.0, x),
     "relu": lambda r, x: where(r, r.compare("le", x, 0), 0, x), "softplus": softplus,
