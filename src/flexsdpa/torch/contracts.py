@@ -44,6 +44,8 @@ def request_of(signature: Signature, scalars: int) -> AttentionRequest:
 
 def to_bhsd(x: Tensor, layout: str) -> Tensor:
     """A view of x as (B, H, S, D)."""
+    if layout == "bhsd":
+        return x
     if layout == "bshd":
         return x.transpose(1, 2)
     return x.permute(1, 2, 0, 3)

@@ -1,0 +1,88 @@
+"""``flexsdpa doctor``: what is installed, what this machine has, what is in force."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from flexsdpa import config
+from flexsdpa.engine import ENGINE
+from flexsdpa.version import __version__
+
+LIBRARIES = (
+    "numpy", "torch", "triton", "jax", "jaxlib", "transformers", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13",
+    "nvidia-cudnn-cu12", "flash-attn-4", "typer", "rich", "matplotlib",
+)  # fmt: skip
+
+
+def run_doctor() -> None:
+    """Prints four tables."""
+    console = Console()
+    console.print(_table("Libraries", ("name", "version"), _libraries()))
+    console.print(_table("Devices", ("device", "name", "family", "memory"), _devices()))
+    console.print(_table("Backends, in order of preference", ("name", "rules", "depends on"), _backends()))
+    console.print(_table("Options", ("environment variable", "value", "from", "what it does"), _options()))
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for n, column in enumerate(columns):
+        table.add_column(column, no_wrap=n == 0)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _libraries() -> Iterator[tuple[str, str]]:
+    yield "flexsdpa", __version__
+    yield "python", platform.python_version()
+    for name in LIBRARIES:
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield name, "not installed"
+    cudnn = _loaded_cudnn()
+    if cudnn:
+        yield "cuDNN that torch loads", cudnn
+
+
+def _loaded_cudnn() -> str:
+    try:
+        import torch
+    except ImportError:
+        return ""
+    if not torch.backends.cudnn.is_available():
+        return ""
+    number = torch.backends.cudnn.version() or 0
+    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+
+
+def _devices() -> Iterator[tuple[str, str, str, str]]:
+    yield "cpu", platform.processor() or platform.machine(), f"{os.cpu_count()} threads", ""
+    try:
+        import torch
+    except ImportError:
+        return
+    from flexsdpa.torch.devices import device_of
+
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        device = device_of(torch.device("cuda", index))
+        family = device.family
+        memory = torch.cuda.get_device_properties(index).total_memory
+        yield str(device), device.name, family.name if family else "unknown family", f"{memory / 2**30:.0f} GiB"
+
+
+def _backends() -> Iterator[tuple[str, str, str]]:
+    for backend in ENGINE.backends:
+        versions = ", ".join(f"{name} {version}" for name, version in backend.versions())
+        yield backend.name, str(len(backend.rules)), versions
+
+
+def _options() -> Iterator[tuple[str, ...]]:
+    for option in config.OPTIONS.values():
+        yield option.env, str(config.get(option.name)), config.source(option.name), f"{option.doc} ({option.valid})"

@@ -1,0 +1,116 @@
+"""``flexsdpa``: demo, doctor, explain, draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexsdpa.errors import FlexSDPAError
+from flexsdpa.version import __version__
+
+app = typer.Typer(
+    help="Attention with any score function: look at mods, at decisions and at this machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+ScoreOption = Annotated[
+    list[str], typer.Option("--score-mod", "-s", help="One of ours (softcap:30) or module:function. May be repeated.")
+]
+MaskOption = Annotated[
+    list[str],
+    typer.Option("--mask-mod", "-m", help="One of ours (sliding_window:512) or module:function. Repeated: all must hold."),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flexsdpa {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option(help="Shorter sequences.")] = False,
+) -> None:
+    """Runs a table of mods and a real sentence encoder, and compares both with what they should give."""
+    from flexsdpa.cli.demo import run_demo
+
+    _guarded(lambda: run_demo(quick))
+
+
+@app.command()
+def doctor() -> None:
+    """Frameworks, devices and their families, library versions, and the options in force."""
+    from flexsdpa.cli.doctor import run_doctor
+
+    run_doctor()
+
+
+@app.command()
+def explain(
+    score_mod: ScoreOption = [],  # noqa: B006
+    mask_mod: MaskOption = [],  # noqa: B006
+    shape: Annotated[str, typer.Option(help="q as batch,heads,q_len,head_dim.")] = "1,8,1024,64",
+    kv_heads: Annotated[int, typer.Option(help="Kv heads; 0: as many as query heads.")] = 0,
+    kv_len: Annotated[int, typer.Option(help="Keys; 0: as many as queries.")] = 0,
+    v_head_dim: Annotated[int, typer.Option(help="Head dim of v; 0: that of q.")] = 0,
+    dtype: Annotated[str, typer.Option(help="f16, bf16, f32 or f64.")] = "bf16",
+    device: Annotated[str, typer.Option(help="cpu, cuda:0, or a described card such as sm_90.")] = "cpu",
+    backend: Annotated[str, typer.Option(help="A backend's name, or auto.")] = "auto",
+    text: Annotated[bool, typer.Option("--text", help="Also print the canonical program text, which is the key.")] = False,
+) -> None:
+    """Program, derivative, structure, key and every backend's verdict of a call, without running it.
+
+    \b
+    flexsdpa explain -s softcap:30 -m causal --shape 4,32,4096,128 --kv-heads 8 --dtype bf16
+    flexsdpa explain -s mymodels.attention:my_score_mod --device sm_90
+    """
+    from flexsdpa.cli.explain import run_explain
+    from flexsdpa.cli.modspec import Sizes
+
+    def run() -> None:
+        sizes = Sizes.parse(shape, kv_heads, kv_len, v_head_dim)
+        run_explain(score_mod, mask_mod, sizes, dtype, device, backend, text)
+
+    _guarded(run)
+
+
+@app.command()
+def draw(
+    score_mod: ScoreOption = [],  # noqa: B006
+    mask_mod: MaskOption = [],  # noqa: B006
+    q_len: Annotated[int, typer.Option(help="Queries.")] = 256,
+    kv_len: Annotated[int, typer.Option(help="Keys; 0: as many as queries.")] = 0,
+    head: Annotated[int, typer.Option(help="Which query head to draw.")] = 0,
+    heads: Annotated[int, typer.Option(help="How many query heads there are.")] = 8,
+    batch: Annotated[int, typer.Option(help="Which batch to draw.")] = 0,
+    block: Annotated[int, typer.Option(help="Side of a block, in tokens.")] = 32,
+    out: Annotated[Path | None, typer.Option(help="Write a PNG (needs matplotlib) instead of drawing in the terminal.")] = None,
+) -> None:
+    """Draws a mask, what a score mod does to a score of 0, and which blocks are empty, full or partial."""
+    from flexsdpa.cli.draw import run_draw
+
+    _guarded(lambda: run_draw(score_mod, mask_mod, q_len, kv_len or q_len, heads, head, batch, block, out))
+
+
+def _guarded(run: object) -> None:
+    """Errors that flexsdpa raises on purpose are messages, not tracebacks."""
+    try:
+        run()  # type: ignore[operator]
+    except FlexSDPAError as error:
+        typer.secho(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(1) from None
+
+
+if __name__ == "__main__":
+    app()

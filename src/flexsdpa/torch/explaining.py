@@ -1,0 +1,72 @@
+"""flexsdpa.torch.explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from flexsdpa import config
+from flexsdpa.explain import Explanation
+from flexsdpa.explain import explain as explain_request
+from flexsdpa.torch.api import WORKING, offset_tensor
+from flexsdpa.torch.contracts import check_layout, check_qkv, request_of, signature_of, to_bhsd
+from flexsdpa.torch.functions import ReadMode, TorchFrontend
+from flexsdpa.trace.capture import capture_name
+from flexsdpa.trace.run import trace
+
+
+@dataclass(frozen=True, slots=True)
+class CallExplanation:
+    """Both directions of a call. ``print`` it."""
+
+    forward: Explanation
+    backward: Explanation
+
+    def __str__(self) -> str:
+        return f"{self.forward}\n\n{self.backward}"
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score_mod: Callable[..., Any] | None = None,
+    mask_mod: Callable[..., Any] | None = None,
+    layout: str = "bhsd",
+    return_lse: bool = False,
+    q_offset: int | Tensor | None = None,
+    backend: str | None = None,
+) -> CallExplanation:
+    """What ``attention`` would do with these arguments: program, derivative, structure, keys, and each backend's reasons.
+
+    Runs nothing, and works on meta tensors. Arguments as for ``attention``. The backward is explained for gradients of q, k, v
+    and of every captured float tensor, and of the LSE where return_lse is set.
+
+    Raises: RequestError and TraceError, as attention does.
+
+    Example:
+        >>> import torch
+        >>> from flexsdpa.torch import explain
+        >>> q = k = v = torch.empty(1, 2, 16, 8, device="meta")
+        >>> print(explain(q, k, v, mask_mod=lambda b, h, i, j: i >= j).forward.structure)
+        ('causal',)
+    """
+    check_layout(layout, q, k, v)
+    q, k, v = to_bhsd(q, layout), to_bhsd(k, layout), to_bhsd(v, layout)
+    check_qkv(q, k, v)
+    with ReadMode():
+        frontend = TorchFrontend(WORKING[q.dtype], q.device, False)
+        traced = trace(score_mod, mask_mod, frontend, offset_tensor(q_offset, q.device))
+    names = [capture_name((score_mod, mask_mod), array) or f"t{n}" for n, array in enumerate(traced.arrays)]
+    needs = (True, True, True, *(a.is_floating_point() for a in traced.arrays))
+    chosen = backend or config.get("backend")
+    count = len(traced.scalars)
+    requests = [
+        request_of(signature_of("forward", q, k, v, traced.arrays, traced.text, chosen), count),
+        request_of(signature_of("backward", q, k, v, traced.arrays, traced.text, chosen, needs, return_lse), count),
+    ]
+    return CallExplanation(*(explain_request(request, names) for request in requests))
