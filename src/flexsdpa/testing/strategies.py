@@ -70,15 +70,16 @@ def programs(
     leaves: Sequence[str] = LEAVES,
     slots: Sequence[ArraySlot] = SLOTS,
     scalars: int = 2,
-    steps: int = 10,
+    steps: int = 16,
     results: Sequence[tuple[str, str]] = (("score", "f"), ("keep", "b")),
     integers: Sequence[int] = INTEGERS,
     floats: Sequence[float] = FLOATS,
 ) -> Program:
     """A well-formed program.
 
-    ops: the computed ops it may use. leaves: score, b, h, q, kv. slots: the captured tensors. steps: how many
-    instructions are added to the leaves, at most. results: name and kind of every result. integers, floats: its constants.
+    ops: the computed ops it may use, by name (``add``) or by call (``add(ff)``). leaves: score, b, h, q, kv. slots: the
+    captured tensors. steps: how many instructions are added to the leaves, at most. results: name and kind of every result.
+    integers, floats: its constants.
     """
     builder = Builder()
     for slot in slots:
@@ -101,9 +102,9 @@ def programs(
         if texts[kind]:
             constant(kind)
     allowed = set(ops)
-    calls = [call for call in RESULT_KIND if call.partition("(")[0] in allowed]
+    calls = [call for call in RESULT_KIND if call in allowed or call.partition("(")[0] in allowed]
     choices = [*calls, *(f"const_{kind}" for kind in "fib" if texts[kind]), *(f"read {n}" for n in range(len(slots)))]
-    for _ in range(draw(st.integers(1, steps))):
+    for _ in range(draw(st.integers(steps // 2, steps))):
         choice = draw(st.sampled_from(choices))
         name, _, kinds = choice.partition("(")
         kinds = kinds.removesuffix(")")
@@ -118,13 +119,13 @@ def programs(
                 keep(builder.read(number, array.kind, [draw(st.sampled_from(values["i"])) for _ in range(array.rank)]))
         else:
             keep(builder.op(name, *(draw(_operand(values[kind])) for kind in kinds), attr=draw(_attribute(name))))
-    return parse(builder.text([(name, draw(_operand(values[kind]))) for name, kind in results]))
+    return parse(builder.text([(name, draw(st.sampled_from(values[kind][:-4:-1]))) for name, kind in results]))
 
 
 def _operand(known: Sequence[int]) -> st.SearchStrategy[int]:
-    """One of the values so far, the latest first, so that programs grow deep."""
+    """One of the values so far, as often the latest as all others together, so that programs grow deep."""
     latest_first = list(reversed(known))
-    return st.sampled_from(latest_first[:4] + latest_first)
+    return st.sampled_from(latest_first[:1] * len(known) + latest_first)
 
 
 def _attribute(op: str) -> st.SearchStrategy[str]:
@@ -169,20 +170,72 @@ def random_array(
         return np.asarray(drawn).astype(ARRAY_TYPES[slot.dtype])
 
 
-def masks(
-    *, slots: Sequence[ArraySlot] = (), steps: int = 8, ops: Sequence[str] | None = None, scalars: int = 0
-) -> st.SearchStrategy[Program]:
-    """Programs with a ``keep`` result alone, over b, h, q and kv and small constants: random masks."""
-    return programs(
-        ops=EXACT_OPS if ops is None else ops,
-        leaves=INDICES,
-        slots=slots,
-        scalars=scalars,
-        steps=steps,
-        results=(("keep", "b"),),
-        integers=SMALL_INTEGERS,
-        floats=FLOATS,
-    )
+@st.composite
+def masks(draw: st.DrawFn, *, slots: Sequence[ArraySlot] = (), scalars: int = 0, depth: int = 3) -> Program:
+    """A random mask: a program whose ``keep`` compares expressions of b, h, q and kv, nested ``depth`` deep at most.
+
+    A second result, ``position``, makes it a program even where the mask turns out to be always True and is dropped.
+    """
+    builder = Builder()
+    for slot in slots:
+        builder.array(slot.dtype, slot.rank)
+    floats = [builder.scalar() for _ in range(scalars)]
+
+    def read(kind: str, left: int) -> int | None:
+        numbers = [n for n, slot in enumerate(slots) if slot.kind == kind]
+        if not numbers:
+            return None
+        number = draw(st.sampled_from(numbers))
+        return builder.read(number, kind, [integer(left - 1) for _ in range(slots[number].rank)])
+
+    def integer(left: int) -> int:
+        shape = draw(
+            st.sampled_from(("leaf", "leaf", "constant", "unary", "binary", "binary", "where", "read")[: 8 if left > 0 else 3])
+        )
+        if shape == "constant":
+            return builder.emit(f"const_i {draw(st.sampled_from(SMALL_INTEGERS))}", "i")
+        if shape == "unary":
+            return builder.op(draw(st.sampled_from(("neg", "abs", "sign", "not"))), integer(left - 1))
+        if shape == "binary":
+            ops = ("add", "sub", "sub", "mul", "floordiv", "mod", "minimum", "maximum", "and", "or", "shr")
+            return builder.op(draw(st.sampled_from(ops)), integer(left - 1), integer(left - 1))
+        if shape == "where":
+            return builder.op("where", boolean(left - 1), integer(left - 1), integer(left - 1))
+        found = read("i", left) if shape == "read" else None
+        return builder.op(draw(st.sampled_from(("q", "kv", "q", "kv", "b", "h")))) if found is None else found
+
+    def number(left: int) -> int:
+        shape = draw(st.sampled_from(("cast", "constant", "scalar", "read", "binary")[: 5 if left > 0 else 2]))
+        if shape == "scalar" and floats:
+            return draw(st.sampled_from(floats))
+        if shape == "binary":
+            return builder.op(draw(st.sampled_from(("add", "sub", "mul", "minimum", "div"))), number(left - 1), number(left - 1))
+        found = read("f", left) if shape == "read" else None
+        if found is not None:
+            return found
+        if shape == "cast":
+            return builder.op("to_f", integer(left - 1))
+        return builder.emit(f"const_f {const_text(draw(st.sampled_from(FLOATS)))}", "f")
+
+    def boolean(left: int) -> int:
+        shapes = ("integers", "integers", "integers", "numbers", "read", "unary", "binary", "binary", "where")
+        shape = draw(st.sampled_from(shapes[: 9 if left > 0 else 3]))
+        if shape == "unary":
+            return builder.op("not", boolean(left - 1))
+        if shape == "binary":
+            return builder.op(
+                draw(st.sampled_from(("and", "and", "or", "xor", "eq", "ne"))), boolean(left - 1), boolean(left - 1)
+            )
+        if shape == "where":
+            return builder.op("where", boolean(left - 1), boolean(left - 1), boolean(left - 1))
+        found = read("b", left) if shape == "read" else None
+        if found is not None:
+            return found
+        pair = (number(left - 1), number(left - 1)) if shape == "numbers" else (integer(left - 1), integer(left - 1))
+        return builder.op(draw(st.sampled_from(("lt", "le", "eq", "ne"))), *pair)
+
+    keep = boolean(depth)
+    return parse(builder.text([("keep", keep), ("position", builder.op("q"))]))
 
 
 def every_value(program: Program) -> Program:

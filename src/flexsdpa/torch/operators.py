@@ -7,6 +7,7 @@ Both take program text, not a function, so that compile, export and serialisatio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 from flexsdpa import config
 from flexsdpa.engine import ENGINE
 from flexsdpa.spec.tensors import ordered_strides
-from flexsdpa.torch.contracts import request_of, signature_of
+from flexsdpa.torch.contracts import Signature, request_of, signature_of
 
 LIBRARY = torch.library.Library("flexsdpa", "DEF")
 LIBRARY.define(
@@ -42,8 +43,16 @@ def forward_kernel(
 ) -> tuple[Tensor, Tensor]:
     signature = signature_of("forward", q, k, v, arrays, program, backend or config.get("backend"))
     values = scalars.tolist()
-    out, lse = ENGINE.run(signature, lambda: request_of(signature, len(values) - 1), q, k, v, arrays, values)
+    out, lse = _run(q.device.type, signature, len(values) - 1, q, k, v, arrays, values)
     return out, lse
+
+
+def _run(device_type: str, signature: Signature, scalars: int, *tensors: Any) -> Any:
+    """Runs a plan with autocast off: the inputs are cast already, and a plan's own products must not be."""
+    if device_type != "meta" and torch.is_autocast_enabled(device_type):
+        with torch.autocast(device_type, enabled=False):
+            return ENGINE.run(signature, lambda: request_of(signature, scalars), *tensors)
+    return ENGINE.run(signature, lambda: request_of(signature, scalars), *tensors)
 
 
 def forward_fake(
@@ -70,8 +79,7 @@ def backward_kernel(
     named = backend or config.get("backend")
     signature = signature_of("backward", q, k, v, arrays, program, named, wanted, grad_lse is not None)
     values = scalars.tolist()
-    tensors = (grad_out, grad_lse, q, k, v, out, lse, arrays, values)
-    grads = ENGINE.run(signature, lambda: request_of(signature, len(values) - 1), *tensors)
+    grads = _run(q.device.type, signature, len(values) - 1, grad_out, grad_lse, q, k, v, out, lse, arrays, values)
     return [grad for grad, need in zip(grads, wanted, strict=True) if need]
 
 
