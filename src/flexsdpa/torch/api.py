@@ -100,7 +100,8 @@ def attention(
         given = {"score_mod": score_mod, "mask_mod": mask_mod, "scale": scale, "sink": sink, "backend": backend}
         return nested_attention(q, k, v, layout=layout, return_lse=return_lse, q_offset=q_offset, **given)
     compiling = torch.compiler.is_dynamo_compiling()
-    if layout != "bhsd" or not (isinstance(q, Tensor) and q.dim() == k.dim() == v.dim() == 4):
+    tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)
+    if layout != "bhsd" or not (tensors and q.dim() == k.dim() == v.dim() == 4):
         check_layout(layout, q, k, v)
         q, k, v = to_bhsd(q, layout), to_bhsd(k, layout), to_bhsd(v, layout)
     if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):

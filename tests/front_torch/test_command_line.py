@@ -1,0 +1,116 @@
+"""The command line: every command, on this machine, and its errors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from flexsdpa.cli.main import app
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_explain_prints_program_derivative_structure_key_and_verdicts():
+    text = run("explain", "-s", "softcap:30", "-m", "causal", "--shape", "4,32,4096,128", "--kv-heads", "8", "--device", "sm_90")
+    assert "score = tanh(score / s0) * s1" in text
+    assert "dscore" in text
+    assert "structure   causal" in text
+    assert re.search(r"sdpa +refused", text)
+    assert "score_mod: a score_mod asked, none served  [sdpa.score-mod]" in text
+    assert re.search(r"reference +chosen", text)
+    assert "device_capability = (9, 0)" in text
+    assert re.search(r"digest = [0-9a-f]{24}", text)
+    assert "kv heads 8" in text
+
+
+def test_explain_takes_a_function_of_the_users(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nTABLE = torch.zeros(8, 2047)\ndef biased(score, b, h, i, j):\n    return score + TABLE[h, i - j + 1023]\n"
+    )
+    text = run("explain", "-s", f"{tmp_path}/mine.py:biased", "--text")
+    assert "t0[h, (q_idx - kv_idx) + 1023]" in text
+    assert "operands = (('f32', 2, 'contiguous'),)" in text
+    assert "flexsdpa-ir 1" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["softcap", "alibi", "relative_bias", "t5_bias", "causal:3", "sliding_window:64", "document:3", "prefix_lm", "padding"],
+)
+def test_explain_and_draw_know_every_mod_of_ours(name):
+    role = "-s" if name.split(":")[0] in ("softcap", "alibi", "relative_bias", "t5_bias") else "-m"
+    assert "reference  chosen" in run("explain", role, name, "--shape", "2,8,256,64")
+    assert "positions kept" in run("draw", role, name, "--q-len", "64")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("explain", "-s", "sofcap"), "unknown score_mod 'sofcap' (did you mean 'softcap'?)"),
+        (("explain", "-m", "causal:x"), "causal takes offset (0), got 'x'"),
+        (("explain", "-s", "nowhere:f"), "cannot load score_mod 'nowhere:f'"),
+        (("explain", "--shape", "1,2,3"), "--shape must be batch,heads,q_len,head_dim, got '1,2,3'"),
+        (("explain", "--kv-heads", "3"), "must be a multiple of the kv heads"),
+        (("explain", "--device", "sm90x"), "unknown device 'sm90x'"),
+        (("explain", "--backend", "referense"), "unknown backend 'referense' (did you mean 'reference'?)"),
+        (("draw", "--head", "9"), "head must be 0 to 7"),
+        (("draw", "--q-len", "100000"), "must be 1 to 4096 tokens"),
+    ],
+)
+def test_errors_are_one_message_and_exit_status_1(arguments, message):
+    text = run(*arguments, code=1)
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_draw_shows_mask_and_blocks():
+    text = run("draw", "-m", "causal", "--q-len", "128", "--block", "32")
+    assert "causal" in text
+    assert "blocks: # full  + partial  . empty  4 x 4" in text
+    assert "  +...\n  #+..\n  ##+.\n  ###+" in text
+
+
+def test_draw_writes_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "mask.png"
+    run("draw", "-m", "sliding_window:32", "-s", "alibi", "--q-len", "96", "--out", str(out))
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert out.stat().st_size > 5_000
+
+
+def test_doctor_lists_libraries_devices_backends_and_options(monkeypatch):
+    monkeypatch.setenv("FLEXSDPA_TILE_Q", "64")
+    text = run("doctor")
+    for part in ("torch", "cpu", "reference", "sdpa", "FLEXSDPA_PLAN_CACHE_SIZE"):
+        assert part in text
+    assert re.search(r"FLEXSDPA_TILE_Q +│ 64 +│ environment", text)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_demo_runs_and_its_numbers_are_right(monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    text = run("demo", "--quick")
+    errors = [float(x) for x in re.findall(r"\d\.\de-\d\d", text.split("MiniLM")[0])]
+    assert len(errors) == 14
+    assert max(errors) < 1e-5
+    cosines = [float(x) for x in re.findall(r"│ ([01]\.\d{7}) +│", text)]
+    assert len(cosines) == 8
+    assert min(cosines) > 0.99999
+
+
+def test_version_and_module_entry():
+    from flexsdpa import __version__
+
+    assert run("--version").strip() == f"flexsdpa {__version__}"
+    done = subprocess.run([sys.executable, "-m", "flexsdpa", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"flexsdpa {__version__}"
