@@ -166,17 +166,20 @@ class _Grammar:
         return self.pick(
             f"torch.tanh({x})", f"({x}).sigmoid()", f"torch.sin({x})", f"torch.cos({x})", f"torch.erf({x})",
             f"torch.exp(-({x}) * ({x}))", f"1 / (1 + ({x}) ** 2)", f"torch.rsqrt(1 + torch.square({x}))",
-            f"torch.log1p(torch.tanh({x}) ** 2)", f"torch.sqrt(0.1 + 0.9 * torch.sigmoid({x}))", f"torch.exp2(-1 - torch.tanh({x}))",
-            f"0.5 * torch.expm1(-torch.sigmoid({x}))", f"0.3 * torch.log(2 + torch.sin({x}))",
+            f"torch.log1p(torch.tanh({x}) ** 2)", f"torch.sqrt(0.1 + 0.9 * torch.sigmoid({x}))",
+            f"torch.exp2(-1 - torch.tanh({x}))", f"0.5 * torch.expm1(-torch.sigmoid({x}))",
+            f"0.3 * torch.log(2 + torch.sin({x}))",
         )  # fmt: skip
 
     def kink(self) -> str:
         """A function of a leaf with a kink or a jump, within [-1, 1]."""
         x, y = self.pick("s", "X", "T[(i - j) % 5, h]"), self.pick("s", "X", "H[h]", "0.3")
         return self.pick(
-            f"torch.relu(1 - abs({x})).clamp(max=0.7)", f"({x}).clamp(-1, 1)", f"torch.maximum({x}, {self.tensor(y)}).clamp(-1, 1)",
-            f"torch.minimum({x}, {self.tensor(y)}).clamp(-1.0, 1.0)", f"torch.where({x} > {y}, 0.5, -0.5)", f"({x}).sign() * 0.5",
-            f"({x} - torch.floor({x}))", f"({x}) % 1.0", f"({x}).round() * 0.2", f"torch.clamp({x}, min=-0.5).clamp(max=1)",
+            f"torch.relu(1 - abs({x})).clamp(max=0.7)", f"({x}).clamp(-1, 1)",
+            f"torch.maximum({x}, {self.tensor(y)}).clamp(-1, 1)",
+            f"torch.minimum({x}, {self.tensor(y)}).clamp(-1.0, 1.0)", f"torch.where({x} > {y}, 0.5, -0.5)",
+            f"({x}).sign() * 0.5", f"({x} - torch.floor({x}))", f"({x}) % 1.0", f"({x}).round() * 0.2",
+            f"torch.clamp({x}, min=-0.5).clamp(max=1)",
         )  # fmt: skip
 
     @staticmethod

@@ -1,0 +1,76 @@
+"""Devices and families: described by data, asked by family."""
+
+import itertools
+
+import pytest
+
+from flexsdpa.errors import RequestError
+from flexsdpa.spec.device import CPU, Device
+from flexsdpa.spec.families import FAMILIES, family_of
+from flexsdpa.testing.fake_devices import CARDS, DEVICES, cards_of
+
+
+class TestFamilies:
+    @pytest.mark.parametrize(
+        ("capability", "name"),
+        [
+            ((7, 0), "sm_7x"), ((7, 5), "sm_7x"), ((8, 0), "sm_8x"), ((8, 6), "sm_8x"), ((8, 9), "sm_8x"), ((9, 0), "sm_9x"),
+            ((10, 0), "sm_10x"), ((10, 3), "sm_10x"), ((11, 0), "sm_11x"), ((12, 0), "sm_12x"), ((12, 1), "sm_12x"),
+        ],
+    )  # fmt: skip
+    def test_a_capability_belongs_to_a_family(self, capability, name):
+        assert family_of(capability).name == name
+
+    @pytest.mark.parametrize("capability", [(6, 1), (13, 0), (99, 9)])
+    def test_a_capability_that_no_row_covers_has_none(self, capability):
+        assert family_of(capability) is None
+        assert Device("cuda", 0, "", "", capability).family is None
+
+    def test_families_do_not_overlap(self):
+        rows = sorted(FAMILIES, key=lambda family: family.low)
+        assert all(one.high < two.low for one, two in itertools.pairwise(rows))
+        assert all(family.low <= family.high for family in rows)
+
+    def test_a_later_card_of_a_known_family_is_served(self):
+        """Rules ask the family, so a minor number that nobody has seen yet is no reason to refuse."""
+        assert family_of((12, 7)) is family_of((12, 0))
+
+
+class TestDevices:
+    @pytest.mark.parametrize(
+        ("text", "device"),
+        [
+            ("cpu", Device("cpu")),
+            ("cuda", Device("cuda", 0)),
+            ("cuda:1", Device("cuda", 1)),
+            ("sm_90", Device("cuda", 0, "described-sm_90", "sm_90", (9, 0))),
+            ("sm121", Device("cuda", 0, "described-sm_121", "sm121", (12, 1))),
+        ],
+    )
+    def test_a_device_is_described_in_words(self, text, device):
+        assert Device.parse(text) == device
+
+    @pytest.mark.parametrize("text", ["", "cuda:", "cuda:x", "CPU", "sm_x", "gpu 0"])
+    def test_other_words_are_refused(self, text):
+        with pytest.raises(RequestError) as raised:
+            Device.parse(text)
+        assert str(raised.value) == f"unknown device {text!r}: expected cpu, cuda:0 or a capability such as sm_90"
+        assert (raised.value.field, raised.value.got) == ("device", text)
+
+    @pytest.mark.parametrize(
+        ("device", "text"),
+        [(CPU, "cpu"), (Device("cuda", 1, "", "", (9, 0)), "cuda:1 sm_90"), (Device("cuda", 0, "", "", (12, 1)), "cuda:0 sm_121"),
+         (Device("cuda", 2), "cuda:2")],
+    )  # fmt: skip
+    def test_a_device_prints_as_people_call_it(self, device, text):
+        assert str(device) == text
+
+
+class TestFakeDevices:
+    def test_no_two_are_alike(self):
+        assert len(set(DEVICES)) == len(DEVICES)
+        assert len({card.uuid for card in CARDS}) == len(CARDS)
+
+    def test_cards_are_found_by_family(self):
+        assert {card.capability for card in cards_of("sm_12x")} == {(12, 0), (12, 1)}
+        assert cards_of("sm_3x") == ()
