@@ -11,7 +11,6 @@ would be found again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,8 +47,7 @@ class Engine:
     def __init__(self, backends: Sequence[Backend] = BACKENDS) -> None:
         self.backends = tuple(backends)
         self.cache = PlanCache(lambda: int(config.get("plan_cache_size")))
-        self._routes: dict[Hashable, Route] = {}
-        self._routes_lock = threading.Lock()
+        self._routes: dict[Hashable, Route] = {}  # changed by single, atomic operations: no lock that a fork could break
 
     def run(self, signature: Hashable, describe: Callable[[], AttentionRequest], *tensors: Any) -> Any:
         """Serves one direction of one call. ``describe`` must be a function of the signature alone."""
@@ -101,22 +99,26 @@ class Engine:
 
     def clear(self) -> None:
         """Forgets plans, routes and counters."""
-        with self._routes_lock:
-            self._routes.clear()
+        self._routes.clear()
         self.cache.clear()
 
     def _remember(self, signature: Hashable, route: Route) -> Route:
-        with self._routes_lock:
-            if len(self._routes) >= SIGNATURES_KEPT:
-                self._routes.clear()
-            self._routes[signature] = route
+        if len(self._routes) >= SIGNATURES_KEPT:
+            self._routes.clear()
+        self._routes[signature] = route
         return route
 
     def _run_elsewhere(self, route: Route, declined: PlanDeclined, tensors: tuple[Any, ...]) -> Any:
-        """The next backend, after one declined these values; a named backend has no next one."""
-        refusal = Refusal(declined.rule, declined.field, declined.got, declined.need, "", "found at run time")
-        other = self.route(route.decision.request, {route.key.backend: refusal})
-        return self.plan(other).run(*tensors)
+        """The next backend that serves these values, after one declined them; a named backend has no next one."""
+        refusals: dict[str, Refusal] = {}
+        while True:
+            refusal = Refusal(declined.rule, declined.field, declined.got, declined.need, "", "found at run time")
+            refusals[route.key.backend] = refusal
+            route = self.route(route.decision.request, refusals)
+            try:
+                return self.plan(route).run(*tensors)
+            except PlanDeclined as again:
+                declined = again
 
 
 def versions(backend: Backend) -> tuple[tuple[str, str], ...]:

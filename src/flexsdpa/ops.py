@@ -54,7 +54,10 @@ def _call_torch(torch: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 def _call_numpy(numpy: Any, name: str, args: Any, kwargs: Any) -> Any:
     if name == "sigmoid":
-        return 1 / (1 + numpy.exp(-numpy.asarray(args[0])))
+        small = numpy.exp(-numpy.abs(args[0]))  # at most 1: no overflow
+        return numpy.where(numpy.asarray(args[0]) >= 0, 1 / (1 + small), small / (1 + small))
+    if name == "sign":
+        return numpy.where(numpy.isnan(args[0]), 0, numpy.sign(args[0]))
     if name == "rsqrt":
         return 1 / numpy.sqrt(args[0])
     if name == "erf":

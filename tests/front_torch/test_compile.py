@@ -69,9 +69,6 @@ def test_closures_over_tensors_of_one_shape_share_a_graph():
     assert counter.frame_count == 1
 
 
-SOFTCAP = pytest.mark.xfail(
-    strict=True, raises=torch._dynamo.exc.Unsupported, reason="softcap checks math.isfinite(cap), which breaks the graph"
-)
 VALUES = [0.5, 1.5, 2.25, 3.0, 17.0, 1e-3, 40.0, 0.125, 7.5, 9.25, 11.0, 6.5]
 
 
@@ -87,13 +84,13 @@ def by_scale(scale, q, k, v):
     return attention(q, k, v, scale=scale)
 
 
-@pytest.mark.parametrize("call", [by_closure, by_scale, pytest.param(by_package_mod, marks=SOFTCAP)], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("call", [by_closure, by_scale, by_package_mod], ids=lambda f: f.__name__)
 def test_any_number_of_floats_makes_two_graphs(call):
     """torch specialises on the first value and keeps the second symbolic."""
     assert graphs(call, VALUES) == 2
 
 
-@pytest.mark.parametrize("call", [by_closure, by_scale, pytest.param(by_package_mod, marks=SOFTCAP)], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("call", [by_closure, by_scale, by_package_mod], ids=lambda f: f.__name__)
 def test_any_number_of_floats_makes_one_graph_where_everything_is_dynamic(call):
     assert graphs(call, VALUES, dynamic=True) == 1
 
@@ -136,9 +133,7 @@ COMPARED = {
 
 @pytest.mark.parametrize("name", [
     *SYMBOLIC,
-    *(pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=(
-        "torch 2.13 answers Tracer == SymInt by itself (False, a silent wrong mask) and fails for <: "
-        "BuiltinVariable._comparison_with_symnode never calls the tracer's method"))) for name in COMPARED),
+    *(name for name in COMPARED),
 ])  # fmt: skip
 def test_integers_are_symbolic_from_the_second_value_on(name):
     make = {**SYMBOLIC, **COMPARED}[name]
@@ -146,7 +141,7 @@ def test_integers_are_symbolic_from_the_second_value_on(name):
 
 
 @pytest.mark.parametrize("compare", [
-    pytest.param(lambda s, x: s < x, marks=pytest.mark.xfail(strict=True, reason="as for integers")),
+    lambda s, x: s < x,
     lambda s, x: torch.lt(s, x),
     lambda s, x: s - x < 0,
 ], ids=["<", "torch.lt", "difference"])  # fmt: skip

@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import flexsdpa
 from flexsdpa.testing.budgets import assert_within_budget
 from flexsdpa.testing.inputs import random_qkv, random_tensor
 from flexsdpa.testing.oracles import dense_attention, run_both
@@ -84,9 +83,6 @@ def test_derivative_is_torchs_at_scores_of_0_and_1(name):
     assert_within_budget(judged)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="softplus is clamp(x, min=0) + log1p(exp(-|x|)): slope 1 at 0, where torch and calculus say 0.5"
-)
 def test_derivative_of_softplus_is_torchs_at_scores_of_0():
     judged = run_both(attention, special_scores(), (), lambda: (lambda s, b, h, i, j: F.softplus(s), None), scale=1.0)
     assert_within_budget(judged)
@@ -98,9 +94,6 @@ def test_derivative_of_softplus_is_torchs_elsewhere():
 
 
 @pytest.mark.parametrize("name", ["relu", "silu"])
-@pytest.mark.xfail(
-    strict=True, raises=flexsdpa.TraceError, reason="torch.nn.functional passes inplace=False, which call() refuses"
-)
 def test_functions_of_torch_nn_functional_work(name):
     f = getattr(F, name)
     inputs = random_qkv(2, 2, 12, 4, dtype=torch.float64)

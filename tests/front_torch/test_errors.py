@@ -99,8 +99,14 @@ OPTIONS = {
     "sink rank": ({"sink": T(1, 4)}, "sink must be a float tensor of shape (heads,) = (4,), got (1, 4)"),
     "sink dtype": ({"sink": T(4).long()}, "sink must be a float tensor of shape (heads,) = (4,), got (4,)"),
     "sink number": ({"sink": 0.5}, "sink must be a float tensor of shape (heads,) = (4,), got float"),
-    "q_offset float": ({"q_offset": 1.5, "mask_mod": mods.causal}, "q_offset must be an integer or an integer tensor, got float"),
-    "q_offset bool": ({"q_offset": True, "mask_mod": mods.causal}, "q_offset must be an integer or an integer tensor, got bool"),
+    "q_offset float": (
+        {"q_offset": 1.5, "mask_mod": mods.causal},
+        "q_offset must be an integer, or an integer tensor of shape () or (batch,); got float",
+    ),
+    "q_offset bool": (
+        {"q_offset": True, "mask_mod": mods.causal},
+        "q_offset must be an integer, or an integer tensor of shape () or (batch,); got bool",
+    ),
     "q_offset float tensor": (
         {"q_offset": T(2), "mask_mod": mods.causal},
         "q_offset must be an integer, or an integer tensor of shape () or (batch,)",
@@ -117,21 +123,19 @@ def test_options_that_make_no_sense_are_refused(name):
 OFFSET_TEXT = "q_offset must be an integer, or an integer tensor of shape () or (batch,)"
 
 
-@pytest.mark.xfail(strict=True, raises=flexsdpa.TraceError, reason="offset_value lifts the tensor before it looks at its rank")
 def test_an_offset_of_rank_2_is_refused():
-    assert told(flexsdpa.RequestError, Q, Q, Q, q_offset=T(2, 1).long(), mask_mod=mods.causal) == OFFSET_TEXT
+    assert told(flexsdpa.RequestError, Q, Q, Q, q_offset=T(2, 1).long(), mask_mod=mods.causal).startswith(OFFSET_TEXT)
 
 
 @pytest.mark.parametrize("size", [
-    pytest.param(1, marks=pytest.mark.xfail(strict=True, raises=flexsdpa.ReadError, reason="found as a read out of range")),
-    pytest.param(3, marks=pytest.mark.xfail(strict=True, reason="not checked: accepted in silence")),
+    1,
+    3,
 ], ids=["too short", "too long"])  # fmt: skip
 def test_an_offset_per_batch_of_another_size_is_refused(size):
     offset = torch.zeros(size, dtype=torch.int64)
     assert told(flexsdpa.RequestError, Q, Q, Q, mask_mod=mods.causal, q_offset=offset).startswith("q_offset must be an integer")
 
 
-@pytest.mark.xfail(strict=True, reason="q_offset is not looked at where no mod is given")
 def test_an_offset_is_checked_without_mods_too():
     assert told(flexsdpa.RequestError, Q, Q, Q, q_offset=1.5).startswith("q_offset must be an integer")
 
@@ -217,9 +221,6 @@ def test_a_captured_tensor_of_a_strange_dtype_is_refused(dtype):
     assert text == f"a captured tensor has dtype {dtype}" + CANNOT
 
 
-@pytest.mark.xfail(
-    strict=True, raises=IndexError, reason="NumPy swallows the TypeError of __index__ and raises its own IndexError"
-)
 def test_an_indexed_numpy_array_is_refused_with_a_hint():
     table = np.zeros(5)
     text = told(flexsdpa.TraceError, Q, Q, Q, score_mod=lambda s, b, h, i, j: s + table[i])
@@ -308,7 +309,6 @@ def test_an_option_may_come_from_the_environment(fresh_process):
     assert fresh_process(script) == "backend 'sdpa' cannot serve this attention request, and a named backend never falls back"
 
 
-@pytest.mark.xfail(strict=True, reason="PlanCache._build keeps the plan, then reads the option: only the first call fails")
 def test_a_bad_value_in_the_environment_is_an_error_at_every_call(fresh_process):
     script = """
         import os
@@ -365,7 +365,6 @@ def test_offsets_that_do_not_fit_are_refused(name):
     assert told(flexsdpa.RequestError, *args, call=varlen_attention, **options) == text
 
 
-@pytest.mark.xfail(strict=True, reason="_rows calls both of them lengths")
 def test_a_wrong_number_of_kv_lengths_names_kv_lengths():
     text = told(
         flexsdpa.RequestError,
@@ -380,7 +379,6 @@ def test_a_wrong_number_of_kv_lengths_names_kv_lengths():
     assert text.startswith("kv_lengths must give one length per sequence")
 
 
-@pytest.mark.xfail(strict=True, reason="kv_lengths is looked at only where kv_offsets is given: padding is attended in silence")
 def test_kv_lengths_without_kv_offsets_are_not_ignored():
     q, k, v = (x[0].transpose(0, 1) for x in random_qkv(1, 2, 10, 8))
     seen = varlen_attention(q, k, v, OFFSETS, kv_lengths=torch.tensor([1, 2]))

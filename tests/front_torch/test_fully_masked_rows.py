@@ -123,34 +123,15 @@ BY_SCORE = {
     "scaled score": lambda s: s * 2.5 < 1,
     "score and its function": lambda s: (s > -1) & (s.abs() < 1),
 }
-IN_PLACE = "the lowered keep function computes in place and overwrites the scores"
-UNITS = "where the score itself stays as it is, the forward folds log2(e) into it, and the mask compares the product"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sign",
-        "threshold",
-        "score and its function",
-        *(
-            pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=IN_PLACE))
-            for name in ("function of the score", "scaled score")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", BY_SCORE)
 def test_a_score_can_decide_about_itself_and_be_changed(name):
     mod = lambda t: (lambda s, b, h, i, j: torch.where(BY_SCORE[name](s) | (i == j), s * t[h], MINUS_INF), None)
     assert_within_budget(run_both(attention, random_qkv(2, 4, 20, 8), [random_tensor(4)], mod))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sign",
-        *(pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=f"{UNITS}; {IN_PLACE}")) for name in list(BY_SCORE)[1:]),
-    ],
-)
+@pytest.mark.parametrize("name", BY_SCORE)
 def test_a_score_can_decide_about_itself_and_stay(name):
     mod = lambda: (lambda s, b, h, i, j: torch.where(BY_SCORE[name](s), s, MINUS_INF), None)
     assert_within_budget(run_both(attention, random_qkv(2, 4, 20, 8), (), mod))

@@ -1,6 +1,5 @@
 """Random mods against the dense float64 oracle: out, LSE and all gradients."""
 
-import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
@@ -71,7 +70,6 @@ def test_random_mods_over_several_blocks_of_keys(mod):
         assert_close(judge(mod, torch.float32))
 
 
-@pytest.mark.xfail(strict=True, reason="masks by score are wrong: see test_fully_masked_rows.py")
 @quiet
 @given(random_mods(score_masks=True, min_length=8))
 def test_random_mods_that_mask_by_score(mod):

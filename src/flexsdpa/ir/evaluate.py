@@ -27,6 +27,15 @@ def _int_mod(x: Array, y: Array) -> Array:
     return np.where(y == 0, 0, np.mod(x, np.where(y == 0, 1, y)))
 
 
+def _minimum(x: Array, y: Array) -> Array:
+    both_zero = (x == 0) & (y == 0)
+    return np.where(both_zero, np.where(np.signbit(x) | np.signbit(y), -0.0, 0.0), np.minimum(x, y))
+
+
+def _maximum(x: Array, y: Array) -> Array:
+    return -_minimum(np.negative(x), np.negative(y))
+
+
 def _shl(x: Array, y: Array) -> Array:
     inside = (y >= 0) & (y < 64)
     return np.where(inside, np.left_shift(x, np.where(inside, y, 0)), 0)
@@ -43,7 +52,9 @@ def _sigmoid(x: Array) -> Array:
 
 def _round_to(x: Array, name: str) -> Array:
     if name == "bf16":  # NumPy has no bfloat16: round the fp32 bits to nearest even
-        bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+        single = x.astype(np.float32)
+        single = np.where(np.abs(single) > np.abs(x), np.nextafter(single, np.float32(0)), single)  # towards zero,
+        bits = single.view(np.uint32).astype(np.uint64) | (single != x)  # with a last bit that remembers what was cut
         rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
         return np.where(np.isnan(x), np.nan, rounded).astype(x.dtype)
     return x.astype({"f16": np.float16, "f32": np.float32, "f64": np.float64}[name]).astype(x.dtype)
@@ -51,7 +62,7 @@ def _round_to(x: Array, name: str) -> Array:
 
 FLOAT_OPS: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
-    "minimum": np.minimum, "maximum": np.maximum, "neg": np.negative, "abs": np.abs,
+    "minimum": _minimum, "maximum": _maximum, "neg": np.negative, "abs": np.abs,
     "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)),
     "floordiv": lambda x, y: np.floor(np.divide(x, y)), "mod": lambda x, y: np.where(y == 0, np.nan, np.mod(x, y)),
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint,

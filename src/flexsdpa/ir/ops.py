@@ -45,13 +45,15 @@ ARITHMETIC = (
     *_rows("ff:f ii:i", {
         "add": "inf + -inf = nan; integers wrap at 64 bits",
         "mul": "0 * inf = nan; integers wrap at 64 bits",
-        "minimum": "nan if either is nan",
-        "maximum": "nan if either is nan",
+        "minimum": "nan if either is nan; of 0.0 and -0.0 it is -0.0 here, either in a kernel",
+        "maximum": "nan if either is nan; of 0.0 and -0.0 it is 0.0 here, either in a kernel",
     }, commutative=True),
     *_rows("ff:f ii:i", {
         "sub": "inf - inf = nan; integers wrap at 64 bits",
         "floordiv": "floor of the quotient (Python's sign rule); float x // 0 as IEEE division then floor; integer x // 0 = 0",
-        "mod": "x - floor(x / y) * y, the sign of y (Python's sign rule); float x % 0 = nan; integer x % 0 = 0",
+        "mod": "x - floor(x / y) * y, the sign of y (Python's sign rule); float x % 0 = nan; x % +-inf is x, or y where the "
+               "signs differ; "
+               "integer x % 0 = 0",
     }),
     Op("div", ("ff:f",), "x / 0 = +-inf, 0 / 0 = nan"),
     Op("pow", ("ff:f",), "IEEE pow: pow(x, 0) = 1, pow(negative, fraction) = nan"),

@@ -268,7 +268,7 @@ def _split_mask(p: Rewriter, results: list[tuple[str, int]]) -> list[tuple[str, 
             else:
                 break
         named["keep"] = keep
-    if "keep" in named and _is(p.instr(named["keep"]), True):
+    if "keep" in named and len(named) > 1 and _is(p.instr(named["keep"]), True):
         del named["keep"]
     order = {"score": 0, "keep": 1}
     return sorted(named.items(), key=lambda item: order.get(item[0], 2))

@@ -17,6 +17,7 @@ def parse(text: str) -> Program:
     arrays: list[ArraySlot] = []
     instrs: list[Instr] = []
     results: list[tuple[str, int]] = []
+    seen: set[str] = set()
     scalars = -1
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -27,10 +28,12 @@ def parse(text: str) -> Program:
                 scalars = _natural(words[1])
                 _expect(len(words) == 2, "one number after 'scalars'")
             elif words[0] == "return":
-                _expect(len(words) == 3, "'return name id'")
+                _expect(len(words) == 3 and words[1] != "", "'return name id'")
                 results.append((words[1], _operand(words[2], len(instrs))))
             else:
-                _expect(scalars >= 0 and not results, f"no instruction here: {words[0]!r}")
+                _refuse_if(scalars < 0 or bool(results), f"no instruction may stand here: {words[0]!r}")
+                _refuse_if(line in seen, "this instruction is there already")
+                seen.add(line)
                 instrs.append(_instr(words, instrs, arrays, scalars))
         except (ProgramError, IndexError, ValueError) as error:
             raise ProgramError(f"line {number} of program text, {line!r}: {error}") from None
@@ -54,7 +57,7 @@ def print_program(program: Program) -> str:
 
 def _array(words: list[str]) -> ArraySlot:
     _, dtype, rank = words
-    _expect(dtype in DTYPES, f"unknown dtype {dtype!r}")
+    _refuse_if(dtype not in DTYPES, f"unknown dtype {dtype!r}")
     return ArraySlot(dtype, _natural(rank))
 
 
@@ -80,7 +83,7 @@ def _check_attr(what: str, op: str, attr: str, scalars: int) -> None:
     if what == "slot":
         _expect(_natural(attr) < scalars, f"scalar {attr} of {scalars}")
     elif what == "dtype":
-        _expect(attr in DTYPES and DTYPES[attr].kind == op[-1], f"unknown dtype {attr!r}")
+        _refuse_if(attr not in DTYPES or DTYPES[attr].kind != op[-1], f"unknown dtype {attr!r}")
     elif op == "const_b":
         _expect(attr in ("True", "False"), "True or False")
     elif op == "const_i":
@@ -91,7 +94,7 @@ def _check_attr(what: str, op: str, attr: str, scalars: int) -> None:
 
 def _operand(word: str, count: int) -> int:
     n = _natural(word)
-    _expect(n < count, f"operand {n} is not defined yet")
+    _refuse_if(n >= count, f"operand {n} is not defined yet")
     return n
 
 
@@ -101,5 +104,9 @@ def _natural(word: str) -> int:
 
 
 def _expect(holds: bool, what: str) -> None:
-    if not holds:
-        raise ProgramError(f"expected {what}")
+    _refuse_if(not holds, f"expected {what}")
+
+
+def _refuse_if(broken: bool, problem: str) -> None:
+    if broken:
+        raise ProgramError(problem)

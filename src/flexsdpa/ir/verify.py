@@ -64,7 +64,8 @@ RULES: tuple[Callable[[Program], Iterator[str]], ...] = (_order, _kinds, _attrs,
 
 def verify(program: Program) -> Program:
     """Returns the program, or raises ProgramError with everything that is wrong with it."""
-    problems = [problem for rule in RULES for problem in rule(program)]
+    problems = list(_order(program))  # the other rules look operands up
+    problems = problems or [problem for rule in RULES for problem in rule(program)]
     if problems:
         raise ProgramError("; ".join(problems))
     return program

@@ -21,7 +21,7 @@ class softcap:
     cap: Any
 
     def __post_init__(self) -> None:
-        if isinstance(self.cap, int | float) and not (math.isfinite(self.cap) and self.cap > 0):
+        if isinstance(self.cap, int | float) and not 0 < self.cap < math.inf:
             raise RequestError(f"softcap needs a positive finite cap, got {self.cap}", field="cap", got=self.cap)
         if isinstance(self.cap, int):
             object.__setattr__(self, "cap", float(self.cap))

@@ -72,6 +72,7 @@ class PlanCache:
         plan = self.get(key)
         if plan is not None:
             return plan
+        capacity = max(self._capacity(), 1)  # may raise, so before anybody waits
         with self._lock:
             if key in self._plans:
                 self._counts["hits"] += 1
@@ -81,14 +82,14 @@ class PlanCache:
             if flight is None:
                 flight = self._flights[key] = _Flight()
         if mine:
-            self._build(key, flight, build)
+            self._build(key, flight, build, capacity)
         else:
             flight.done.wait()
         if flight.error is not None:
             raise flight.error
         return flight.plan
 
-    def _build(self, key: Hashable, flight: _Flight, build: Callable[[], Any]) -> None:
+    def _build(self, key: Hashable, flight: _Flight, build: Callable[[], Any], capacity: int) -> None:
         try:
             flight.plan = build()
         except BaseException as error:
@@ -97,7 +98,7 @@ class PlanCache:
             if flight.error is None:
                 self._plans[key] = flight.plan
                 self._counts["builds"] += 1
-                while len(self._plans) > max(self._capacity(), 1):
+                while len(self._plans) > capacity:
                     self._plans.popitem(last=False)
                     self._counts["evictions"] += 1
             self._flights.pop(key, None)

@@ -40,23 +40,44 @@ class Affine:
         return Affine(self.const, 0, 0, self.terms)
 
 
+LARGEST = 1 << 61
+"""Integers wrap at 64 bits and sums do not: larger constants and coefficients have no affine form."""
+
+
 def affine(program: Program, n: int) -> Affine:
-    """The affine form of integer value n; the value itself as one term where nothing better is known."""
+    """The affine form of integer value n; the value itself as one term where nothing better is known.
+
+    Positions, and captured integers, are taken to be smaller than 2**61 in size.
+    """
+    try:
+        return _sum(program, n)
+    except OverflowError:
+        return Affine(0, 0, 0, ((n, 1),))
+
+
+def _sum(program: Program, n: int) -> Affine:
+    form = _terms(program, n)
+    if any(abs(x) >= LARGEST for x in (form.const, form.q, form.kv, *(c for _, c in form.terms))):
+        raise OverflowError
+    return form
+
+
+def _terms(program: Program, n: int) -> Affine:
     instr = program.instrs[n]
     if instr.op == "const_i":
         return Affine(int(instr.attr), 0, 0, ())
     if instr.op in ("q", "kv"):
         return Affine(0, int(instr.op == "q"), int(instr.op == "kv"), ())
     if instr.op in ("add", "sub"):
-        x, y = (affine(program, a) for a in instr.args)
+        x, y = (_sum(program, a) for a in instr.args)
         return x.plus(y, 1 if instr.op == "add" else -1)
     if instr.op == "neg":
-        return affine(program, instr.args[0]).times(-1)
+        return _sum(program, instr.args[0]).times(-1)
     if instr.op == "mul":
         for mine, other in ((0, 1), (1, 0)):
             factor = program.instrs[instr.args[mine]]
             if factor.op == "const_i":
-                return affine(program, instr.args[other]).times(int(factor.attr))
+                return _sum(program, instr.args[other]).times(int(factor.attr))
     return Affine(0, 0, 0, ((n, 1),))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flexsdpa.ir.ops import OPS
 from flexsdpa.ir.pretty import value_texts
 from flexsdpa.ir.program import Program
 from flexsdpa.structure.affine import Affine, affine, bound_text
@@ -173,7 +174,10 @@ def _equal_but_for_axis(program: Program, x: int, y: int) -> bool:
         return True
     if (a.op, a.attr, len(a.args)) != (b.op, b.attr, len(b.args)):
         return False
-    return bool(a.args) and all(_equal_but_for_axis(program, m, n) for m, n in zip(a.args, b.args, strict=True))
+    orders = (b.args, b.args[::-1]) if OPS[b.op].commutative else (b.args,)
+    return bool(a.args) and any(
+        all(_equal_but_for_axis(program, m, n) for m, n in zip(a.args, order, strict=True)) for order in orders
+    )
 
 
 def _merge_bands(clauses: list[Clause]) -> Iterator[Clause]:

@@ -88,10 +88,16 @@ def _point(value: Array) -> Interval:
 
 
 def _float_point(value: float) -> Interval:
-    return ANY_FLOAT if np.isnan(value) else _widen(np.asarray(value), np.asarray(value), tiny=0.0)
+    return ANY_FLOAT if np.isnan(value) else _stored(np.asarray(value), np.asarray(value))
 
 
-def _widen(low: Array, high: Array, tiny: float = TINY) -> Interval:
+def _stored(low: Array, high: Array) -> Interval:
+    """Bounds of fp64 operands as fp32 holds them: 0 stays 0, what is close to it may become 0."""
+    near_zero = ((low != 0) & (np.abs(low) < 2 * TINY)) | ((high != 0) & (np.abs(high) < 2 * TINY))
+    return _widen(low, high, tiny=np.where(near_zero, 2 * TINY, 0.0))
+
+
+def _widen(low: Array, high: Array, tiny: float | Array = TINY) -> Interval:
     """Outward by the rounding bound. Bounds that fp32 may overflow become infinite; a nan makes all unknown."""
     bad = np.isnan(low) | np.isnan(high)
     low = np.where(bad | (low < -HUGE), -np.inf, low - np.abs(np.where(np.isinf(low), 0, low)) * ROUNDING - tiny)
@@ -128,7 +134,7 @@ def _read(kind: str, ranges: ArrayRanges | None, indices: list[Interval]) -> Int
     if kind == "i":
         widest = ANY_INT
         return np.where(answerable, low.astype(np.int64), widest[0]), np.where(answerable, high.astype(np.int64), widest[1])
-    low, high = _widen(low.astype(np.float64), high.astype(np.float64), tiny=0.0)
+    low, high = _stored(low.astype(np.float64), high.astype(np.float64))
     return np.where(answerable, low, -np.inf), np.where(answerable, high, np.inf)
 
 

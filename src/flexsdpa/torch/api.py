@@ -14,9 +14,10 @@ from flexsdpa.engine import ENGINE
 from flexsdpa.errors import ReadError, RequestError
 from flexsdpa.torch.autograd import run_forward
 from flexsdpa.torch.contracts import check_arrays, check_layout, check_qkv, from_bhsd, to_bhsd
+from flexsdpa.torch.dynamo import comparisons_are_asked
 from flexsdpa.torch.functions import ReadMode, TorchFrontend
 from flexsdpa.trace.capture import capture_name
-from flexsdpa.trace.run import IDENTITY_TEXT, trace
+from flexsdpa.trace.run import IDENTITY_TEXT, OFFSET_KINDS, trace
 
 Mod = Callable[..., Any]
 WORKING = {
@@ -25,6 +26,7 @@ WORKING = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
 }
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def attention(
@@ -109,11 +111,13 @@ def attention(
     if not _fit(q, k, v):
         check_qkv(q, k, v)
     numbers: list[Any] = [softmax_scale(scale, q.shape[3], compiling)]
+    offset = offset_tensor(q_offset, q.shape[0], q.device)
     program, arrays = IDENTITY_TEXT, []
     if score_mod is not None or mask_mod is not None:
-        frontend = TorchFrontend(WORKING[q.dtype], q.device, compiling)
+        trusted = not compiling or comparisons_are_asked()
+        frontend = TorchFrontend(WORKING[q.dtype], q.device, compiling, trusted)
         with ReadMode():
-            traced = trace(score_mod, mask_mod, frontend, offset_tensor(q_offset, q.device))
+            traced = trace(score_mod, mask_mod, frontend, offset)
         if not compiling:
             ENGINE.cache.count("traces")
         program, arrays = traced.text, traced.arrays
@@ -168,12 +172,17 @@ def softmax_scale(scale: Any, head_dim: int, compiling: bool) -> Any:
     return float(scale)
 
 
-def offset_tensor(q_offset: Any, device: torch.device) -> Any:
+def offset_tensor(q_offset: Any, batch: int, device: torch.device) -> Any:
     """A q_offset that moves from call to call as a tensor, so that a new position is no new program."""
-    if q_offset is None or isinstance(q_offset, Tensor):
+    if q_offset is None:
+        return None
+    if isinstance(q_offset, Tensor):
+        if q_offset.dim() > 1 or q_offset.dtype not in INTEGERS or (q_offset.dim() == 1 and q_offset.shape[0] != batch):
+            got = f"{str(q_offset.dtype).removeprefix('torch.')} of shape {tuple(q_offset.shape)}"
+            raise RequestError(f"{OFFSET_KINDS}; got {got}, batch {batch}", field="q_offset", got=q_offset)
         return q_offset
     if isinstance(q_offset, bool) or not isinstance(q_offset, int):
-        raise RequestError(f"q_offset must be an integer or an integer tensor, got {type(q_offset).__name__}", field="q_offset")
+        raise RequestError(f"{OFFSET_KINDS}; got {type(q_offset).__name__}", field="q_offset", got=q_offset)
     return torch.ones((), dtype=torch.int64, device=device) * q_offset
 
 
@@ -181,7 +190,7 @@ def scalar_tensor(numbers: list[Any], compiling: bool) -> Tensor:
     """Float operands as one float64 CPU tensor. Under torch.compile they are products with a tensor, the form in which
     a symbolic float becomes a graph input instead of a constant to guard on."""
     if not compiling:
-        return torch.tensor(numbers, dtype=torch.float64)
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
     one = torch.ones((), dtype=torch.float64, device="cpu")
     return torch.stack([one * x for x in numbers])
 
@@ -194,8 +203,10 @@ def with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
             f"sink must be a float tensor of shape (heads,) = ({out.shape[1]},), got {got}", field="sink", got=sink
         )
     logit = sink.to(lse.dtype)[None, :, None]
-    share = torch.sigmoid(lse - logit)
-    return (out * share[..., None]).to(out.dtype), torch.logaddexp(lse, logit)
+    nothing = (lse == -torch.inf) & (logit == -torch.inf)  # neither keys nor sink: the row stays as it is, gradients 0
+    keys, logit = lse.masked_fill(nothing, 0.0), logit.expand_as(lse).masked_fill(nothing, 0.0)
+    share = torch.sigmoid(keys - logit)
+    return (out * share[..., None]).to(out.dtype), torch.logaddexp(keys, logit).masked_fill(nothing, -torch.inf)
 
 
 def named(error: ReadError, arrays: list[Tensor], mods: tuple[Any, ...]) -> ReadError:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from flexsdpa.errors import UnsupportedError
 from flexsdpa.torch.operators import LIBRARY, backward_op, forward_op
@@ -118,7 +119,10 @@ def _gradients(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tu
 def _forward_autograd(
     q: Tensor, k: Tensor, v: Tensor, arrays: Sequence[Tensor], scalars: Tensor, program: str, backend: str
 ) -> Any:
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *arrays)):
+    tensors = (q, k, v, *arrays)
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise UnsupportedError(JVP)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _apply(_Attention, q, k, v, scalars, program, backend, *arrays)
     with torch._C._AutoDispatchBelowAutograd():
         return forward_op(q, k, v, arrays, scalars, program, backend)

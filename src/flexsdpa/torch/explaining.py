@@ -60,7 +60,7 @@ def explain(
     check_qkv(q, k, v)
     with ReadMode():
         frontend = TorchFrontend(WORKING[q.dtype], q.device, False)
-        traced = trace(score_mod, mask_mod, frontend, offset_tensor(q_offset, q.device))
+        traced = trace(score_mod, mask_mod, frontend, offset_tensor(q_offset, q.shape[0], q.device))
     names = [capture_name((score_mod, mask_mod), array) or f"t{n}" for n, array in enumerate(traced.arrays)]
     needs = (True, True, True, *(a.is_floating_point() for a in traced.arrays))
     chosen = backend or config.get("backend")

@@ -17,20 +17,30 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
 }  # fmt: skip
 
+PYTHON_TYPES: dict[Any, str] = {bool: "bool", int: "i64", float: "f64"}
+"""What ``x.to(int)`` means to torch."""
+
 
 class TorchFrontend(Frontend):
     """The recorder's view of torch, for one call."""
 
-    def __init__(self, work: torch.dtype, device: torch.device, compiling: bool) -> None:
+    def __init__(self, work: torch.dtype, device: torch.device, compiling: bool, trusts_bools: bool = True) -> None:
         self.work = work
         self._device = device
         self.compiling = compiling
+        self.trusts_bools = trusts_bools
 
     def array_dtype(self, value: Any) -> str | None:
         return DTYPE_NAMES.get(value.dtype) if isinstance(value, torch.Tensor) else None
 
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
     def dtype_name(self, dtype: Any) -> str | None:
-        return DTYPE_NAMES.get(dtype) if isinstance(dtype, torch.dtype) else None
+        return DTYPE_NAMES.get(dtype) if isinstance(dtype, torch.dtype) else PYTHON_TYPES.get(dtype)
+
+    def is_device(self, value: Any) -> bool:
+        return isinstance(value, torch.device | str | int)
 
     def kind_dtype(self, kind: str) -> torch.dtype:
         return self.work if kind == "f" else torch.int64 if kind == "i" else torch.bool

@@ -36,7 +36,7 @@ def varlen_attention(
         kv_offsets: those of the keys; ``offsets`` by default.
         lengths: (N,) real lengths, where the rows of a sequence include padding at its end. Padding and rows after the last
             sequence give 0, and nothing stored there (nan included) reaches another row.
-        kv_lengths: those of the keys; ``lengths`` by default where ``kv_offsets`` is not given.
+        kv_lengths: those of the keys; ``lengths`` by default where neither ``kv_offsets`` nor this is given.
         score_mod, mask_mod: see positions within the sequence, and as ``b`` the number of the sequence.
         options: scale, return_lse, sink, backend, as for ``attention``.
 
@@ -51,15 +51,15 @@ def varlen_attention(
             raise RequestError(
                 f"{name} must be packed as (tokens, heads, head_dim), got shape {tuple(x.shape)}", field=name, got=x.shape
             )
-    same_rows = kv_offsets is None
-    sequence, position = _rows(offsets, lengths, q.shape[0], "offsets", q.device)
+    sequence, position = _rows(offsets, lengths, q.shape[0], "", q.device)
     kv_sequence, kv_position = sequence, position
-    if not same_rows:
-        kv_sequence, kv_position = _rows(kv_offsets, kv_lengths, k.shape[0], "kv_offsets", q.device)
-        if len(kv_offsets) != len(offsets):  # type: ignore[arg-type]
-            raise RequestError("offsets and kv_offsets must describe the same number of sequences", field="kv_offsets")
-    elif k.shape[0] != q.shape[0]:
+    if kv_offsets is None and k.shape[0] != q.shape[0]:
         raise RequestError(f"k has {k.shape[0]} rows and q has {q.shape[0]}: give kv_offsets", field="kv_offsets")
+    if kv_offsets is not None or kv_lengths is not None:
+        of_keys = offsets if kv_offsets is None else kv_offsets
+        kv_sequence, kv_position = _rows(of_keys, kv_lengths, k.shape[0], "kv_", q.device)
+        if len(of_keys) != len(offsets):
+            raise RequestError("offsets and kv_offsets must describe the same number of sequences", field="kv_offsets")
 
     def same_sequence(b: Any, h: Any, i: Any, j: Any) -> Any:
         inside = (sequence[i] == kv_sequence[j]) & (sequence[i] >= 0)
@@ -76,9 +76,9 @@ def varlen_attention(
     return (result[0][0], result[1][0]) if isinstance(result, tuple) else result[0]
 
 
-def _rows(offsets: Tensor | None, lengths: Tensor | None, rows: int, name: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(sequence, position) of every row, int64; sequence -1 for padding."""
-    assert offsets is not None
+def _rows(offsets: Tensor, lengths: Tensor | None, rows: int, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(sequence, position) of every row, int64; sequence -1 for padding. side: "" or "kv_", for error texts."""
+    name = f"{side}offsets"
     bounds = _integers(offsets, name)
     if len(bounds) < 2 or bounds[0] != 0 or any(a > b for a, b in pairwise(bounds)) or bounds[-1] > rows:
         raise RequestError(
@@ -87,11 +87,11 @@ def _rows(offsets: Tensor | None, lengths: Tensor | None, rows: int, name: str, 
             got=bounds,
         )
     room = [b - a for a, b in pairwise(bounds)]
-    real = room if lengths is None else _integers(lengths, "lengths")
+    real = room if lengths is None else _integers(lengths, f"{side}lengths")
     if len(real) != len(room) or any(not 0 <= n <= space for n, space in zip(real, room, strict=False)):
         raise RequestError(
-            f"lengths must give one length per sequence, none longer than its rows {_short(room)}, got {_short(real)}",
-            field="lengths",
+            f"{side}lengths must give one length per sequence, none longer than its rows {_short(room)}, got {_short(real)}",
+            field=f"{side}lengths",
             got=real,
         )
     start, size = torch.tensor(bounds, device=device), torch.tensor([*real, 0], device=device)

@@ -58,9 +58,12 @@ def div(r: Recorder, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
         return r.arithmetic("floordiv", x, y)
     if rounding_mode == "trunc":
-        kinds = [r.builder.kinds[r.lift(v)] for v in (x, y)]
-        quotient = r.floats("trunc", r.floats("div", x, y))
-        return r.value(r.cast(r.lift(quotient), "i")) if "f" not in kinds else quotient
+        a, b = r.promoted(r.lift(x), r.lift(y))
+        if r.builder.kinds[a] == "f":
+            return r.floats("trunc", r.floats("div", x, y))
+        a, b = r.cast(a, "i"), r.cast(b, "i")
+        size = r.op("floordiv", r.op("abs", a), r.op("abs", b))
+        return r.value(r.op("mul", r.op("mul", r.op("sign", a), r.op("sign", b)), size))
     return r.floats("div", x, y)
 
 
@@ -83,9 +86,8 @@ def power(r: Recorder, x: Any, exponent: Any) -> Any:
     if r.builder.kinds[base] == "i" and r.builder.kinds[r.lift(exponent)] == "i":
         if static_int and exponent == 0:
             return r.value(r.lift(1))
-        raise r.error(
-            f"an integer to the power {exponent!r:.20}", "use exponents 0 to 8, or make the base a float: x.float() ** n"
-        )
+        shown = repr(exponent)[:20] if static_int else "n"
+        raise r.error(f"an integer to the power {shown}", "use exponents 0 to 8, or make the base a float: x.float() ** n")
     return r.floats("pow", x, exponent)
 
 
@@ -151,11 +153,12 @@ def cast_to(r: Recorder, x: Any, dtype: Any) -> Any:
 
 def to(r: Recorder, x: Any, *args: Any, **options: Any) -> Any:
     """``x.to(dtype)``, ``x.to(device)``, ``x.to(other)``: only the dtype has an effect."""
-    for value in (*args, options.get("dtype")):
+    for value in (*args, options.get("dtype"), options.get("other")):
+        if value is None or isinstance(value, bool) or r.frontend.is_device(value):
+            continue
         if getattr(value, "_recorder", None) is not None:
             return r.value(r.cast(r.lift(x), value._kind))
-        if value is not None and not isinstance(value, bool) and r.frontend.dtype_name(value) is not None:
-            return cast_to(r, x, value)
+        return cast_to(r, x, value.dtype if r.frontend.array_dtype(value) is not None else value)
     return x
 
 
@@ -209,7 +212,7 @@ def lerp(r: Recorder, x: Any, end: Any, weight: Any) -> Any:
 def softplus(r: Recorder, x: Any) -> Any:
     """log(1 + exp(x)), without overflow: max(x, 0) + log1p(exp(-|x|))."""
     tail = r.floats("log1p", r.floats("exp", r.floats("neg", r.floats("abs", x))))
-    return r.arithmetic("add", clamp(r, r.value(r.cast(r.lift(x), "f")), min=0.0), tail)
+    return r.arithmetic("add", r.arithmetic("maximum", x, 0.0), tail)  # half of the slope on each side of 0, as it should be
 
 
 def log10(r: Recorder, x: Any) -> Any:
@@ -350,6 +353,8 @@ def call(r: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     function = FUNCTIONS.get(name)
     if function is None:
         raise unsupported(r, name)
+    if kwargs:
+        args, kwargs = _positional(r, name, args, dict(kwargs))
     if r.frontend.compiling:
         return function(r, *args, **kwargs)
     try:
@@ -360,6 +365,16 @@ def call(r: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         raise r.error(
             f"{name}() with arguments {_shape_of_call(args, kwargs)}", "call it on single values, without options"
         ) from None
+
+
+def _positional(r: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """torch's names of tensor arguments as positions; ``inplace=False``, which torch.nn.functional passes, is nothing."""
+    if kwargs.pop("inplace", False):
+        raise r.error(f"{name}() in place", "use its result: a mod returns a new score")
+    if name != "where":
+        args = (*[kwargs.pop("input")], *args) if "input" in kwargs else args
+        args = (*args, kwargs.pop("other")) if "other" in kwargs and name != "to" else args
+    return args, kwargs
 
 
 def _shape_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import sys
 from types import FrameType
 
 PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-OWN_FOLDERS = ("ir", "trace", "torch", "mods", "structure", "engine.py")
+OWN_FOLDERS = ("ir", "trace", "torch", "mods", "structure", "engine.py", "ops.py")
 
 
 def user_frame() -> FrameType | None:
@@ -64,12 +64,12 @@ def construct_at(frame: FrameType | None) -> str:
         tree = ast.parse(source)
     except SyntaxError:
         return "unknown"
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, bool, str]] = []
     for node in ast.walk(tree):
         name = _name_of(node)
         if name and _encloses(node, position):
-            found.append((_extent(node), name))
-    return min(found)[1] if found else "unknown"
+            found.append((_extent(node), isinstance(node, ast.stmt), name))
+    return min(found)[2] if found else "unknown"
 
 
 def _position(frame: FrameType) -> tuple[int, int] | None:

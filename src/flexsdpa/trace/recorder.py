@@ -18,15 +18,26 @@ class Frontend:
 
     compiling = False
     """True while a compiler traces the recorder itself: no frames are inspected then."""
+    trusts_bools = True
+    """False where a plain bool may be a comparison that the compiler answered without asking the traced value."""
 
     def array_dtype(self, value: Any) -> str | None:
         """The short dtype name of a captured tensor; None if the value is not one."""
         name = str(getattr(value, "dtype", ""))
         return NUMPY_NAMES.get(name) if hasattr(value, "shape") else None
 
+    def is_array(self, value: Any) -> bool:
+        """Whether a value is a tensor of this framework, of whatever dtype."""
+        return hasattr(value, "shape")
+
     def dtype_name(self, dtype: Any) -> str | None:
         """The short name of a dtype that a mod casts to."""
-        return NUMPY_NAMES.get(str(dtype), dtype if dtype in DTYPES else None)
+        name = getattr(dtype, "__name__", str(dtype))
+        return NUMPY_NAMES.get(name, dtype if dtype in DTYPES else None)
+
+    def is_device(self, value: Any) -> bool:
+        """Whether ``x.to(value)`` moves x, which changes nothing here."""
+        return isinstance(value, str) and value not in DTYPES
 
     def kind_dtype(self, kind: str) -> Any:
         """What ``score.dtype`` (kind f) or ``q_idx.dtype`` (kind i) is."""
@@ -47,7 +58,7 @@ class Frontend:
 
 NUMPY_NAMES = {
     "bool": "bool", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
-    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
+    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int": "i64", "float": "f64",
 }  # fmt: skip
 
 PROMOTED_BOOL = {"add": "or", "mul": "and", "minimum": "and", "maximum": "or"}
@@ -80,6 +91,11 @@ class Recorder:
             n: int = x._id
             return n
         if isinstance(x, bool):
+            if not self.frontend.trusts_bools:
+                raise self.error(
+                    f"the plain bool {x} in a compiled mod",
+                    "this torch may have answered `kv_idx == n` itself: write torch.eq(kv_idx, n), torch.lt(kv_idx, n), ...",
+                )
             return self.builder.emit(f"const_b {x}", "b")
         if isinstance(x, int):
             return self._lift_int(x)
@@ -91,7 +107,7 @@ class Recorder:
         if not self.frontend.is_static(x):
             return self.read(self.frontend.symbolic_int(x), ())
         if not -(2**63) <= x < 2**63:
-            raise self.error(f"the integer {x} does not fit in 64 bits", "use a float")
+            raise self.error(f"the integer {x} does not fit in 64 bits", "use a float", tail="")
         return self.builder.emit(f"const_i {int(x)}", "i")
 
     def _lift_float(self, x: float) -> int:
@@ -108,6 +124,8 @@ class Recorder:
             numpy_like = getattr(x, "item", None)
             if getattr(x, "ndim", None) == 0 and numpy_like is not None and not hasattr(x, "requires_grad"):
                 return self.lift(numpy_like())
+            if hasattr(x, "dtype") and self.frontend.is_array(x):
+                raise self.strange_dtype(x)
             raise self.error(
                 f"a value of type {type(x).__name__} cannot take part in a mod: {x!r:.60}", "use numbers and tensors"
             )
@@ -127,9 +145,12 @@ class Recorder:
                 return n
         dtype = self.frontend.array_dtype(tensor)
         if dtype is None:
-            raise self.error(f"a captured tensor has dtype {getattr(tensor, 'dtype', None)}", f"use one of {', '.join(DTYPES)}")
+            raise self.strange_dtype(tensor)
         self.arrays.append(tensor)
         return self.builder.array(dtype, tensor.ndim)
+
+    def strange_dtype(self, tensor: Any) -> TraceError:
+        return self.error(f"a captured tensor has dtype {getattr(tensor, 'dtype', None)}", f"use one of {', '.join(DTYPES)}")
 
     def read(self, tensor: Any, indices: tuple[Any, ...]) -> int:
         """The id of ``tensor[indices]``, all dimensions indexed."""
@@ -187,10 +208,10 @@ class Recorder:
             raise self.error(f"bitwise {op} of a float", "compare first: (score > 0) & (q_idx >= kv_idx)")
         return self.value(self.builder.op(op, a, b))
 
-    def error(self, what: str, instead: str) -> TraceError:
+    def error(self, what: str, instead: str, tail: str = ", which a traced mod cannot do") -> TraceError:
         """A TraceError that names the user's line."""
         place = "" if self.frontend.compiling else where_text(user_frame())
-        return TraceError(layout_message(f"{what}, which a traced mod cannot do", (("at", place), ("instead", instead))))
+        return TraceError(layout_message(f"{what}{tail}", (("at", place), ("instead", instead))))
 
 
 def special_float(x: float) -> str:

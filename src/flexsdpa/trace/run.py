@@ -15,6 +15,8 @@ from flexsdpa.trace.tracer import Tracer
 
 ARGUMENTS = {"score_mod": "(score, b, h, q_idx, kv_idx)", "mask_mod": "(b, h, q_idx, kv_idx)"}
 
+OFFSET_KINDS = "q_offset must be an integer, or an integer tensor of shape () or (batch,)"
+
 IDENTITY_TEXT = "flexsdpa-ir 1\nscalars 0\nscore\nreturn score 0"
 """Plain attention: no mod, no mask."""
 
@@ -51,12 +53,11 @@ def trace(score_mod: Any, mask_mod: Any, frontend: Frontend, q_offset: Any = Non
 def offset_value(recorder: Recorder, q_offset: Any, b: Any) -> Any:
     """A q_offset as a traced integer."""
     rank = getattr(q_offset, "ndim", 0)
-    value = recorder.value(recorder.read(q_offset, (b,)[:rank]) if rank == 1 else recorder.lift(q_offset))
-    if rank > 1 or value._kind != "i":
-        raise RequestError(
-            "q_offset must be an integer, or an integer tensor of shape () or (batch,)", field="q_offset", got=q_offset
-        )
-    return value
+    if rank <= 1:
+        value = recorder.value(recorder.read(q_offset, (b,)) if rank else recorder.lift(q_offset))
+        if value._kind == "i":
+            return value
+    raise RequestError(OFFSET_KINDS, field="q_offset", got=q_offset)
 
 
 def _call(mod: Any, role: str, arguments: list[Any], recorder: Recorder) -> Any:
@@ -125,11 +126,13 @@ def _traced(recorder: Recorder, result: Any, role: str, expected: str, numbers: 
         return recorder.lift(result)
     if isinstance(result, PartialRead):
         raise result.incomplete()
-    if isinstance(result, numbers) and not (isinstance(result, bool) and bool not in numbers):
+    number = isinstance(result, numbers) and not (isinstance(result, bool) and bool not in numbers)
+    if number or (getattr(result, "ndim", None) == 0 and recorder.frontend.array_dtype(result) is not None):
         return recorder.lift(result)
     if hasattr(result, "shape"):
         got, hint = f"a tensor of shape {tuple(result.shape)}", "read one element per position: bias[h, q_idx, kv_idx]"
     else:
-        got = "None" if result is None else f"a {type(result).__name__}"
+        name = type(result).__name__
+        got = "None" if result is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
         hint = "did it forget to return?" if result is None else ""
     raise TraceError(layout_message(f"{role} returned {got}, expected {expected}", (("instead", hint),)))

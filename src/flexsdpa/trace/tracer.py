@@ -9,12 +9,13 @@ from flexsdpa.trace.functions import FUNCTIONS, call, unsupported
 from flexsdpa.trace.location import CONSTRUCTS, construct_at, user_frame, where_text
 from flexsdpa.trace.recorder import Recorder
 
+INDEXING = ("indexing a list, tuple or NumPy array, or range(),", "make it a tensor and index that: table[q_idx]")
+
 
 class Tracer:
     """A traced value: an id in the recorder's program. It is not the program and holds no data."""
 
     __slots__ = ("_id", "_kind", "_recorder")
-    __array_ufunc__ = None  # NumPy numbers on the left let our reflected operators run
     ndim = 0
 
     def __init__(self, recorder: Recorder, n: int, kind: str) -> None:
@@ -181,6 +182,14 @@ class Tracer:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return dispatch(str(func.__name__), args, kwargs or {})
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method != "__call__":
+            raise unsupported(self._recorder, f"{ufunc.__name__}.{method}")
+        return call(self._recorder, str(ufunc.__name__), args, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return call(self._recorder, str(func.__name__), args, kwargs)
+
     # What a traced value has no answer to.
     __hash__ = None  # type: ignore[assignment]
 
@@ -205,7 +214,10 @@ class Tracer:
         self._no_number("complex()", "use real numbers")
 
     def __index__(self) -> int:
-        self._no_number("indexing a list, tuple or NumPy array, or range(),", "make it a tensor and index that: table[q_idx]")
+        self._no_number(*INDEXING)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        self._no_number(*INDEXING)
 
     def __len__(self) -> int:
         self._no_number("len()", "a traced value is a single number")

@@ -4,7 +4,6 @@ import pytest
 
 from flexsdpa.engine import Engine
 from flexsdpa.errors import UnsupportedError
-from flexsdpa.plans.plan import PlanDeclined
 from null.toy_backend import PLAIN, ToyBackend, request
 
 
@@ -47,13 +46,9 @@ class TestAuto:
         assert (refusal.rule, refusal.field, refusal.got, refusal.source) == ("picky.value", "value", "13", "found at run time")
         assert "picky    value: 13 asked, any other value served" in str(raised.value)
 
-    @pytest.mark.xfail(
-        strict=True, raises=PlanDeclined, reason="_run_elsewhere asks one other backend; a second decline reaches the user"
-    )
     def test_the_one_after_the_next_serves(self):
         assert run(Engine([picky("one"), picky("two"), ToyBackend("any")]), PLAIN, 13) == ("any", (13,))
 
-    @pytest.mark.xfail(strict=True, raises=PlanDeclined, reason="the same: PlanDeclined 'never reaches the user'")
     def test_all_decline(self):
         with pytest.raises(UnsupportedError) as raised:
             run(Engine([picky("one"), picky("two")]), PLAIN, 13)

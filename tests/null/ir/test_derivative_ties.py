@@ -108,9 +108,6 @@ class TestSaturation:
     def test_softplus_is_flat_far_below_zero_and_steep_far_above(self):
         assert slopes(lambda s, b, h, q, k: s.softplus(), [-INF, -1e3, 1e3]) == [0.0, 0.0, 1.0]
 
-    @pytest.mark.xfail(
-        strict=True, reason="softplus is smooth, but clamp(x, 0) gives slope 1 at 0 and abs gives 0: 1.0 in place of 0.5"
-    )
     def test_softplus_is_half_steep_at_zero(self):
         assert slopes(lambda s, b, h, q, k: s.softplus(), [0.0]) == pytest.approx([0.5])
 
@@ -133,15 +130,7 @@ SMOOTH_AT_ZERO = (
 )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="1.0 in place of 0.5, see above"))
-        if name == "softplus"
-        else name
-        for name in SMOOTH_AT_ZERO
-    ],
-)
+@pytest.mark.parametrize("name", SMOOTH_AT_ZERO)
 def test_a_function_that_is_smooth_at_zero_has_its_slope_there(name):
     """A score of exactly 0 is no rarity: tables and projections start at 0."""
     found = traced(lambda s, b, h, q, k: getattr(s, name)())

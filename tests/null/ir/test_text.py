@@ -64,9 +64,9 @@ BAD = {
     HEAD + "scalars 0": ("program text", "ends early: 'scalars' and 'return' lines are needed"),
     HEAD + "scalars 0\nscore": ("program text", "ends early: 'scalars' and 'return' lines are needed"),
     HEAD + "scalars 0\nscore\nreturn score 0\nreturn score 0": ("program text", "names one result twice"),
-    HEAD + "score\nscalars 0\nreturn score 0": ("line 2", "no instruction here: 'score'"),
-    HEAD + "scalars 0\nscore\nreturn score 0\n": ("line 5", "no instruction here: ''"),
-    HEAD + "scalars 0\nscore\nreturn score 0\nneg 0": ("line 5", "no instruction here: 'neg'"),
+    HEAD + "score\nscalars 0\nreturn score 0": ("line 2", "no instruction may stand here: 'score'"),
+    HEAD + "scalars 0\nscore\nreturn score 0\n": ("line 5", "no instruction may stand here: ''"),
+    HEAD + "scalars 0\nscore\nreturn score 0\nneg 0": ("line 5", "no instruction may stand here: 'neg'"),
     HEAD + "scalars 0\nscore\nreturn score": ("line 4", "expected 'return name id'"),
     HEAD + "scalars 0\nscore\nreturn score 1": ("line 4", "operand 1 is not defined yet"),
     HEAD + "scalars 0\nscore\nreturn score -1": ("line 4", "expected a number, not '-1'"),
@@ -116,9 +116,6 @@ class TestTheParserIsStrict:
             line = text.split("\n")[int(place.split()[1]) - 1]
             assert message.startswith(f"{place} of program text, {line!r}: ")
 
-    @pytest.mark.xfail(
-        strict=True, reason="'expected' stands before problems as well: 'expected unknown dtype', 'expected operand 0 is ...'"
-    )
     @pytest.mark.parametrize(
         "text", [t for t, (_, problem) in BAD.items() if problem.startswith(("unknown dtype", "operand", "no instr"))]
     )
@@ -144,14 +141,10 @@ class TestTheParserIsStrict:
             parse(text)
         assert str(raised.value).startswith(line)
 
-    @pytest.mark.xfail(
-        strict=True, reason="the parser accepts an instruction that is already there; Builder never writes one twice"
-    )
     def test_an_instruction_written_twice_is_refused(self):
         with pytest.raises(ProgramError):
             parse(HEAD + "scalars 0\nscore\nscore\nadd 0 1\nreturn score 2")
 
-    @pytest.mark.xfail(strict=True, reason="'return  0' is accepted as a result named ''")
     def test_a_result_without_a_name_is_refused(self):
         with pytest.raises(ProgramError):
             parse(HEAD + "scalars 0\nscore\nreturn  0")

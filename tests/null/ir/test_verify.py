@@ -76,7 +76,6 @@ def test_all_problems_are_listed_at_once():
     assert str(raised.value).count("; ") >= 2
 
 
-@pytest.mark.xfail(strict=True, raises=IndexError, reason="_kinds looks an operand up before _order has reported it: IndexError")
 def test_an_operand_that_does_not_exist_is_reported_and_not_a_crash():
     with pytest.raises(ProgramError, match="instruction 2 refers to itself or to a later one"):
         verify(broken(2, args=(0, 99)))

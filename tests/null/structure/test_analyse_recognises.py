@@ -175,9 +175,6 @@ class TestClauses:
         assert analyse(program_from(None, mask)).band() == (-3, 0)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="commuted operands are ordered by hash, q's and kv's differently: recognised for two shifts in three"
-)
 def test_chunks_are_recognised_whatever_their_shift():
     unknown = [
         shift
@@ -187,7 +184,6 @@ def test_chunks_are_recognised_whatever_their_shift():
     assert unknown == []
 
 
-@pytest.mark.xfail(strict=True, reason="the same for documents that are read at a shifted position")
 def test_shifted_documents_are_recognised_whatever_their_shift():
     ids = np.arange(100) // 10
     unknown = [

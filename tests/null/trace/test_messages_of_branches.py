@@ -106,6 +106,5 @@ def test_the_innermost_construct_of_an_if_expression_is_named(mod, construct):
 
 
 @pytest.mark.parametrize(("mod", "construct"), [(or_statement, "`or`"), (not_statement, "`not`")])
-@pytest.mark.xfail(strict=True, reason="equal extents are decided by alphabet: `and` wins over `if`, `or` and `not` lose to it")
 def test_the_innermost_construct_of_an_if_statement_is_named(mod, construct):
     assert error_of(mod)[0] == f"{construct} {NEEDS}"

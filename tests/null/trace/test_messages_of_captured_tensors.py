@@ -93,14 +93,10 @@ def test_an_error_of_an_operator_names_the_users_line(name):
 
 
 @pytest.mark.parametrize("name", ["a float index", "too many indices", "too few indices", "a slice"])
-@pytest.mark.xfail(strict=True, reason="OWN_FOLDERS of trace/location.py lacks ops.py: 'at' is a line of flexsdpa/ops.py")
 def test_an_error_inside_a_function_of_ops_names_the_users_line(name):
     assert error_of(READS[name][0])[1]["at"].startswith(f"{__file__}:")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="says 'a value of type ndarray cannot take part in a mod: array([...' where the dtype is the matter"
-)
 def test_a_whole_tensor_of_an_unsupported_dtype_is_told_its_dtype():
     headline, _ = error_of(lambda s, b, h, q, k: s + np.zeros(3, np.complex64))
     assert headline.startswith("a captured tensor has dtype complex64")

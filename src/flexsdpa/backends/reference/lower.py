@@ -97,8 +97,8 @@ class _Lowering:
     def _emit(self, n: int, instr: Instr) -> None:
         if instr.op in PLACES or instr.op == "score":
             self.text[n] = instr.op
-            if instr.op == "score":
-                self.owned.add(n)
+            if instr.op == "score" and self.program.result("score") in self.roots:
+                self.owned.add(n)  # the mask alone may not change a tile that the mod has yet to see
         elif instr.op.startswith("const"):
             self.text[n] = {"inf": "INF", "-inf": "-INF", "nan": "NAN"}.get(instr.attr, instr.attr)
         elif instr.op == "scalar":

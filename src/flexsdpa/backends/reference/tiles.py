@@ -69,16 +69,17 @@ def plan_tiles(sizes: Sizes, *, per_batch: bool, per_head: bool) -> Plan2D:
     per_batch, per_head: the mask differs between batches or heads, so they are better walked apart where rows are long.
     """
     budget = config.get("tile_elements")
+    heads_per_kv = max(sizes.G, 1)
     tile_q = max(1, min(config.get("tile_q"), sizes.Sq))
     tile_kv = max(1, min(config.get("tile_kv"), sizes.Skv))
     one_row = sizes.Sq <= tile_q and sizes.Skv <= SMALL_KV
-    heads = max(1, min(budget // (tile_q * tile_kv * sizes.G), sizes.Hkv))
+    heads = max(1, min(budget // (tile_q * tile_kv * heads_per_kv), sizes.Hkv))
     if per_head and not one_row:
         heads = 1
     batches = 1
     if heads == sizes.Hkv and (one_row or not per_batch):
-        batches = max(1, min(budget // (tile_q * tile_kv * sizes.Hq), sizes.B))
-    tile_kv = max(tile_kv, min(sizes.Skv, budget // (tile_q * sizes.G * heads * batches)))
+        batches = max(1, min(budget // (tile_q * tile_kv * heads_per_kv * sizes.Hkv), sizes.B))
+    tile_kv = max(tile_kv, min(sizes.Skv, budget // (tile_q * heads_per_kv * heads * batches)))
     groups = tuple(
         Group(b, min(b + batches, sizes.B), h, min(h + heads, sizes.Hkv))
         for b in range(0, sizes.B, batches)

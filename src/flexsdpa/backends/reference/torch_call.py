@@ -32,11 +32,12 @@ class Compiled:
         self.results = results
         root = program.result("score")
         assert root is not None
-        self.identity = program.instrs[root].op == "score"
         keep = program.result("keep")
         self.has_keep = keep is not None
         leaves = program.depends()[keep] if keep is not None else frozenset()
-        self.per_batch, self.per_head, self.keep_needs_score = ("b" in leaves, "h" in leaves, "score" in leaves)
+        self.per_batch, self.per_head = "b" in leaves, "h" in leaves
+        self.identity = program.instrs[root].op == "score" and "score" not in leaves
+        """Nobody looks at the score, so its unit is free."""
         reached = [program.instrs[n] for n in program.reachable([keep])] if keep is not None else []
         self.keep_slots = sorted({int(instr.attr) for instr in reached if instr.op == "read"})
         self.static_mask = not self.keep_slots and not any(instr.op == "scalar" for instr in reached)
