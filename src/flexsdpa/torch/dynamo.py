@@ -11,9 +11,10 @@ import operator
 from typing import Any
 
 COMPARISONS = {
-    operator.eq: "__eq__", operator.ne: "__ne__", operator.lt: "__lt__",
-    operator.le: "__le__", operator.gt: "__gt__", operator.ge: "__ge__",
+    operator.eq: ("__eq__", "__eq__"), operator.ne: ("__ne__", "__ne__"), operator.lt: ("__lt__", "__gt__"),
+    operator.le: ("__le__", "__ge__"), operator.gt: ("__gt__", "__lt__"), operator.ge: ("__ge__", "__le__"),
 }  # fmt: skip
+"""The method that is asked of the left side, and the one that is asked of the right."""
 
 
 @functools.cache
@@ -21,7 +22,6 @@ def _ask_objects() -> bool:
     """Makes Dynamo ask the object, as Python does; False where this torch has no place to say so."""
     try:
         from torch._dynamo.variables.builtin import BuiltinVariable
-        from torch._dynamo.variables.object_protocol import generic_richcompare
         from torch._dynamo.variables.tensor import SymNodeVariable
         from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
@@ -30,17 +30,20 @@ def _ask_objects() -> bool:
         cache = BuiltinVariable.call_function_handler_cache
     except (ImportError, AttributeError, KeyError):
         return False
-    for op, row in zip(COMPARISONS, rows, strict=True):
-        handler = functools.partial(_compare, generic_richcompare, COMPARISONS[op])
-        row.insert(0, ((SymNodeVariable, UserDefinedObjectVariable), handler))
-        row.insert(0, ((UserDefinedObjectVariable, SymNodeVariable), handler))
+    for (ours, reflected), row in zip(COMPARISONS.values(), rows, strict=True):
+        row.insert(0, ((SymNodeVariable, UserDefinedObjectVariable), functools.partial(_ask_right, reflected)))
+        row.insert(0, ((UserDefinedObjectVariable, SymNodeVariable), functools.partial(_ask_left, ours)))
     for key in [key for key in cache if key[0] in COMPARISONS]:
         del cache[key]
     return True
 
 
-def _compare(compare: Any, dunder: str, tx: Any, a: Any, b: Any) -> Any:
-    return compare(tx, a, b, dunder)
+def _ask_left(method: str, tx: Any, left: Any, right: Any) -> Any:
+    return left.call_method(tx, method, [right], {})
+
+
+def _ask_right(method: str, tx: Any, left: Any, right: Any) -> Any:
+    return right.call_method(tx, method, [left], {})
 
 
 def comparisons_are_asked() -> bool:
