@@ -72,7 +72,9 @@ class Engine:
         if decision.fallback and not declined:
             _say_once(decision)
         backend = self.backend(name)
-        return Route(decision, plan_key(decision.request, name, versions(backend), backend.shape_class(decision.request)))
+        return Route(
+            decision, plan_key(decision.request, name, versions(backend, decision.request), backend.shape_class(decision.request))
+        )
 
     def decide(self, request: AttentionRequest, declined: dict[str, Refusal] | None = None) -> Decision:
         """Who may serve a request. Its text may be a raw trace; the decision's request holds the canonical text."""
@@ -121,9 +123,9 @@ class Engine:
                 declined = again
 
 
-def versions(backend: Backend) -> tuple[tuple[str, str], ...]:
-    """What a plan depends on, besides its request."""
-    return (("flexsdpa", __version__), *backend.versions())
+def versions(backend: Backend, request: AttentionRequest) -> tuple[tuple[str, str], ...]:
+    """The libraries that a plan depends on: ours, the backend's, the device's."""
+    return (("flexsdpa", __version__), *backend.versions(), *request.device.libraries)
 
 
 def derivative_for(request: AttentionRequest) -> Derivative | None:

@@ -78,7 +78,9 @@ def explain(request: AttentionRequest, names: Sequence[str] = (), engine: Engine
     key = None
     if decision.backend is not None:
         backend = engine.backend(decision.backend)
-        key = plan_key(decision.request, decision.backend, versions(backend), backend.shape_class(decision.request))
+        key = plan_key(
+            decision.request, decision.backend, versions(backend, decision.request), backend.shape_class(decision.request)
+        )
     return Explanation(
         request=decision.request,
         decision=decision,

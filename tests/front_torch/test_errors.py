@@ -406,7 +406,7 @@ def test_nested_tensors_that_do_not_fit_are_refused():
     )
     assert (
         told(flexsdpa.RequestError, bhsd, bhsd, bhsd, q_offset=3)
-        == "q_offset is not available for nested tensors: use varlen_attention"
+        == "q_offset is not available for nested tensors: use a mask with an offset, mods.causal(offset=...)"
     )
 
 

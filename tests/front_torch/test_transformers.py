@@ -167,6 +167,39 @@ def test_a_mask_of_another_length_is_refused():
         attention_forward(torch.nn.Module(), q, q, q, torch.ones(1, 1, 4, 3, dtype=torch.bool))
 
 
+@pytest.mark.parametrize("name", ["llama (causal, GQA, padding)", "mistral (sliding window)"])
+def test_generation_with_a_static_cache_equals_eager(name):
+    eager, ours = pair(*DECODERS[name]())
+    tokens, mask = padded_batch("left")
+    options = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "disable_compile": True}
+    expected = eager.generate(tokens, **options)
+    assert torch.equal(ours.generate(tokens, cache_implementation="static", **options), expected)
+
+
+def test_a_compiled_model_is_one_graph():
+    eager, ours = pair(*DECODERS["llama (causal, GQA, padding)"]())
+    tokens, mask = padded_batch()
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        real = mask.bool()
+        found = compiled(tokens, attention_mask=mask, use_cache=False).logits[real]
+        expected = eager(tokens, attention_mask=mask, use_cache=False).logits[real]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_a_model_that_computes_attention_itself_is_refused_by_name():
+    config = transformers.BloomConfig(vocab_size=99, hidden_size=32, n_layer=1, n_head=2)
+    with pytest.raises(UnsupportedError, match="BloomForCausalLM computes attention itself"):
+        transformers.BloomForCausalLM._from_config(config, attn_implementation="flexsdpa")
+
+
+def test_arithmetic_on_the_mask_is_refused():
+    mask = make_mask(2, 3, 3)
+    for compute in (lambda: mask + 1.0, lambda: torch.zeros(3) + mask, lambda: torch.where(mask, 0.0, 1.0), lambda: 1 - mask):
+        with pytest.raises(UnsupportedError, match="this model computes with its attention mask"):
+            compute()
+
+
 def test_registering_twice_is_harmless():
     register()
     register()

@@ -1,7 +1,8 @@
 """d(score result)/d(score) and d(score result)/d(each float read), one rule per op.
 
 A forward sweep: every instruction gets a tangent with respect to one seed, None where it is zero. ``where``
-selects tangents and never multiplies by a mask, so an infinity on the side that is not taken does no harm.
+selects tangents and never multiplies by a mask, and a factor goes to the arms of a selection, so an infinity on the
+side that is not taken does no harm, and neither does one outside of it (sqrt(relu(x)) at 0).
 At ties: maximum and minimum give half to each side (as torch does); abs has slope 0 at 0; clamp is traced
 as ``where`` and passes the gradient at its bounds (as torch does); floor, round, sign and comparisons have slope 0.
 """
@@ -12,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flexsdpa.ir.program import Program
+from flexsdpa.ir.program import Instr, Program
 from flexsdpa.ir.rewrite import Rewriter
 from flexsdpa.ir.simplify import BY_OP, simplify
 
@@ -26,13 +27,43 @@ class Sweep:
         self.p = Rewriter(program, BY_OP)
 
     def mul(self, tangent: Tangent, factor: int) -> Tangent:
-        return None if tangent is None else self.p.make("mul", factor, tangent)
+        return None if tangent is None else self._spread(tangent, lambda t: self.p.make("mul", factor, t))
 
     def scaled(self, tangent: Tangent, factor: float) -> Tangent:
         return None if tangent is None else self.mul(tangent, self.p.const(factor))
 
     def div(self, tangent: Tangent, divisor: int) -> Tangent:
-        return None if tangent is None else self.p.make("div", tangent, divisor)
+        return None if tangent is None else self._spread(tangent, lambda t: self.p.make("div", t, divisor))
+
+    def _spread(self, tangent: int, by: Callable[[int], int]) -> int:
+        """A factor goes to the arms of a selection: an arm that is 0 stays 0 even where the factor is infinite, as
+        sqrt(relu(x)) wants it."""
+        return self._to_arms(tangent, by, {}) if self._selects_zero(tangent, {}) else by(tangent)
+
+    def _to_arms(self, n: int, by: Callable[[int], int], done: dict[int, int]) -> int:
+        if n not in done:
+            instr = self.p.instr(n)
+            if _is_zero(instr):
+                done[n] = n
+            elif not self._selects_zero(n, {}):
+                done[n] = by(n)
+            elif instr.op == "where":
+                arms = [self._to_arms(a, by, done) for a in instr.args[1:]]
+                done[n] = self.p.make("where", instr.args[0], *arms)
+            else:
+                done[n] = self.p.make(instr.op, *(self._to_arms(a, by, done) for a in instr.args))
+        return done[n]
+
+    def _selects_zero(self, n: int, known: dict[int, bool]) -> bool:
+        """Whether a tangent is a sum of selections, one of which may select 0."""
+        if n not in known:
+            instr = self.p.instr(n)
+            if instr.op == "where":
+                arms = instr.args[1:]
+                known[n] = any(_is_zero(self.p.instr(a)) or self._selects_zero(a, known) for a in arms)
+            else:
+                known[n] = instr.op in ("add", "sub", "neg") and any(self._selects_zero(a, known) for a in instr.args)
+        return known[n]
 
     def add(self, x: Tangent, y: Tangent) -> Tangent:
         if x is None or y is None:
@@ -53,6 +84,10 @@ class Sweep:
 
     def square(self, x: int) -> int:
         return self.p.make("mul", x, x)
+
+
+def _is_zero(instr: Instr) -> bool:
+    return instr.op == "const_f" and instr.attr == "0.0"
 
 
 TangentRule = Callable[[Sweep, int, tuple[int, ...], tuple[Tangent, ...]], Tangent]
@@ -115,6 +150,7 @@ TANGENTS: dict[str, TangentRule] = {
     "tanh": lambda s, y, a, t: s.mul(t[0], s.one_minus(s.square(y))),
     "sigmoid": lambda s, y, a, t: s.mul(t[0], s.p.make("mul", y, s.one_minus(y))),
     "erf": _erf,
+    "erfc": lambda s, y, a, t: s.sub(None, _erf(s, y, a, t)),
     "sin": lambda s, y, a, t: s.mul(t[0], s.p.make("cos", a[0])),
     "cos": lambda s, y, a, t: s.mul(s.sub(None, t[0]), s.p.make("sin", a[0])),
     "where": lambda s, y, a, t: s.where(a[0], t[1], t[2]),

@@ -15,6 +15,7 @@ from flexsdpa.ir.program import Instr, Program
 Array = np.ndarray[Any, Any]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 INTEGER_NAMES = {"u8": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 
@@ -25,6 +26,12 @@ def _int_floordiv(x: Array, y: Array) -> Array:
 
 def _int_mod(x: Array, y: Array) -> Array:
     return np.where(y == 0, 0, np.mod(x, np.where(y == 0, 1, y)))
+
+
+def _floordiv(x: Array, y: Array) -> Array:
+    x, y = np.asarray(x), np.asarray(y)
+    quotient: Array = np.where(y == 0, np.divide(x, y), np.floor_divide(x, np.where(y == 0, 1, y)))
+    return quotient
 
 
 def _minimum(x: Array, y: Array) -> Array:
@@ -64,11 +71,11 @@ FLOAT_OPS: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
     "minimum": _minimum, "maximum": _maximum, "neg": np.negative, "abs": np.abs,
     "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)),
-    "floordiv": lambda x, y: np.floor(np.divide(x, y)), "mod": lambda x, y: np.where(y == 0, np.nan, np.mod(x, y)),
+    "floordiv": _floordiv, "mod": lambda x, y: np.where(y == 0, np.nan, np.mod(x, y)),
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint,
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p,
     "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "sigmoid": _sigmoid,
-    "erf": lambda x: _erf(x).astype(x.dtype), "sin": np.sin, "cos": np.cos,
+    "erf": lambda x: _erf(x).astype(x.dtype), "erfc": lambda x: _erfc(x).astype(x.dtype), "sin": np.sin, "cos": np.cos,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "where": np.where, "to_i": lambda x: np.trunc(x).astype(np.int64), "to_b": lambda x: x != 0,
 }  # fmt: skip

@@ -50,7 +50,8 @@ ARITHMETIC = (
     }, commutative=True),
     *_rows("ff:f ii:i", {
         "sub": "inf - inf = nan; integers wrap at 64 bits",
-        "floordiv": "floor of the quotient (Python's sign rule); float x // 0 as IEEE division then floor; integer x // 0 = 0",
+        "floordiv": "rounded down (Python's sign rule), and the partner of mod: x = (x // y) * y + x % y; float x // 0 as x / 0; "
+                    "integer x // 0 = 0",
         "mod": "x - floor(x / y) * y, the sign of y (Python's sign rule); float x % 0 = nan; x % +-inf is x, or y where the "
                "signs differ; "
                "integer x % 0 = 0",
@@ -83,6 +84,7 @@ TRANSCENDENTAL = _rows("f:f", {
     "tanh": "+-1 at +-inf",
     "sigmoid": "0 at -inf, 1 at inf",
     "erf": "+-1 at +-inf",
+    "erfc": "1 - erf(x), exact where that is close to 0: 0 at inf, 2 at -inf",
     "sin": "nan at +-inf",
     "cos": "nan at +-inf",
 })  # fmt: skip

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from flexsdpa.errors import RequestError
 from flexsdpa.spec.families import Family, family_of
 
+ASSUMED_LIBRARIES = (("cudnn", "9.19.0"), ("cudnn-frontend", "1.32.0"))
+"""What a described card is taken to have: the versions that the rules were checked with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """One device. Two equal cards differ in index and uuid, so they never share a plan.
 
-    kind: ``cpu``, ``cuda``, ... capability: (major, minor) of a CUDA card, else None.
+    kind: ``cpu``, ``cuda``, ... capability: (major, minor) of a CUDA card, else None. libraries: names and versions of
+    the kernel libraries that this process would use on it.
     """
 
     kind: str
@@ -21,6 +25,11 @@ class Device:
     uuid: str = ""
     name: str = ""
     capability: tuple[int, int] | None = None
+    libraries: tuple[tuple[str, str], ...] = ()
+
+    def library(self, name: str) -> str:
+        """The version of a library; empty if it is not there."""
+        return dict(self.libraries).get(name, "")
 
     @property
     def family(self) -> Family | None:
@@ -38,7 +47,7 @@ class Device:
         described = re.fullmatch(r"sm_?(\d+)(\d)", text)
         if described:
             capability = int(described[1]), int(described[2])
-            return Device("cuda", 0, f"described-sm_{capability[0]}{capability[1]}", text, capability)
+            return Device("cuda", 0, f"described-sm_{capability[0]}{capability[1]}", text, capability, ASSUMED_LIBRARIES)
         plain = re.fullmatch(r"([a-z]+)(?::(\d+))?", text)
         if plain:
             return Device(plain[1], int(plain[2] or 0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,7 @@ WORKING = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
 }
+LARGEST_FLOAT = sys.float_info.max
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -96,11 +99,13 @@ def attention(
         >>> out.shape
         torch.Size([1, 2, 16, 8])
     """
-    if isinstance(q, Tensor) and q.is_nested:
+    if any(isinstance(x, Tensor) and x.is_nested for x in (q, k, v)):
         from flexsdpa.torch.varlen import nested_attention
 
         given = {"score_mod": score_mod, "mask_mod": mask_mod, "scale": scale, "sink": sink, "backend": backend}
         return nested_attention(q, k, v, layout=layout, return_lse=return_lse, q_offset=q_offset, **given)
+    if backend is not None and not isinstance(backend, str):
+        raise RequestError(f"backend must be a backend's name, got {type(backend).__name__}", field="backend", got=backend)
     compiling = torch.compiler.is_dynamo_compiling()
     tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)
     if layout != "bhsd" or not (tensors and q.dim() == k.dim() == v.dim() == 4):
@@ -110,8 +115,8 @@ def attention(
         q, k, v = autocast_inputs(q, k, v)
     if not _fit(q, k, v):
         check_qkv(q, k, v)
-    numbers: list[Any] = [softmax_scale(scale, q.shape[3], compiling)]
-    offset = offset_tensor(q_offset, q.shape[0], q.device)
+    operands: list[Any] = [softmax_scale(scale, q.shape[3], compiling)]
+    offset = offset_tensor(q_offset, q.shape[0], q.device, compiling)
     program, arrays = IDENTITY_TEXT, []
     if score_mod is not None or mask_mod is not None:
         trusted = not compiling or comparisons_are_asked()
@@ -121,9 +126,9 @@ def attention(
         if not compiling:
             ENGINE.cache.count("traces")
         program, arrays = traced.text, traced.arrays
-        numbers += traced.scalars
+        operands += traced.scalars
         check_arrays(arrays, q.device, (score_mod, mask_mod, sink))
-    scalars = scalar_tensor(numbers, compiling)
+    scalars = scalar_tensor(operands, compiling)
     if compiling:
         out, lse = run_forward(q, k, v, arrays, scalars, program, backend or "")
     else:
@@ -165,14 +170,14 @@ def softmax_scale(scale: Any, head_dim: int, compiling: bool) -> Any:
         )
     if compiling and not has_static_value(scale):
         return scale
-    if isinstance(scale, bool) or not isinstance(scale, int | float):
+    if isinstance(scale, bool) or (not isinstance(scale, int | float) and not hasattr(scale, "__float__")):
         raise RequestError(f"scale must be a number, got {type(scale).__name__}", field="scale", got=scale)
-    if not math.isfinite(scale):
-        raise RequestError(f"scale must be finite, got {scale}", field="scale", got=scale)
+    if (isinstance(scale, int) and abs(scale) > LARGEST_FLOAT) or not math.isfinite(scale):
+        raise RequestError(f"scale must be finite, got {str(scale)[:20]}", field="scale", got=scale)
     return float(scale)
 
 
-def offset_tensor(q_offset: Any, batch: int, device: torch.device) -> Any:
+def offset_tensor(q_offset: Any, batch: int, device: torch.device, compiling: bool = False) -> Any:
     """A q_offset that moves from call to call as a tensor, so that a new position is no new program."""
     if q_offset is None:
         return None
@@ -180,9 +185,15 @@ def offset_tensor(q_offset: Any, batch: int, device: torch.device) -> Any:
         if q_offset.dim() > 1 or q_offset.dtype not in INTEGERS or (q_offset.dim() == 1 and q_offset.shape[0] != batch):
             got = f"{str(q_offset.dtype).removeprefix('torch.')} of shape {tuple(q_offset.shape)}"
             raise RequestError(f"{OFFSET_KINDS}; got {got}, batch {batch}", field="q_offset", got=q_offset)
+        if q_offset.device != device and (q_offset.dim() or q_offset.device.type != "cpu"):
+            raise RequestError(f"q_offset is on {q_offset.device}, but q is on {device}: move it", field="q_offset", got=q_offset)
         return q_offset
-    if isinstance(q_offset, bool) or not isinstance(q_offset, int):
+    if isinstance(q_offset, bool) or not (isinstance(q_offset, int) or hasattr(q_offset, "__index__")):
         raise RequestError(f"{OFFSET_KINDS}; got {type(q_offset).__name__}", field="q_offset", got=q_offset)
+    if not compiling:
+        q_offset = operator.index(q_offset)
+    if not compiling and not -(2**62) < q_offset < 2**62:
+        raise RequestError(f"q_offset must lie within 62 bits, got {q_offset}", field="q_offset", got=q_offset)
     return torch.ones((), dtype=torch.int64, device=device) * q_offset
 
 
@@ -201,6 +212,10 @@ def with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
         got = tuple(sink.shape) if isinstance(sink, Tensor) else type(sink).__name__
         raise RequestError(
             f"sink must be a float tensor of shape (heads,) = ({out.shape[1]},), got {got}", field="sink", got=sink
+        )
+    if sink.device != out.device:
+        raise RequestError(
+            f"sink is on {sink.device}, but q is on {out.device}: move it before the call", field="sink", got=sink.device
         )
     logit = sink.to(lse.dtype)[None, :, None]
     nothing = (lse == -torch.inf) & (logit == -torch.inf)  # neither keys nor sink: the row stays as it is, gradients 0

@@ -91,6 +91,13 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
 def check_arrays(arrays: list[Tensor], device: torch.device, mods: tuple[Any, ...]) -> list[Tensor]:
     """Captured tensors on the call's device. A 0-D tensor on the CPU is moved, as torch does; others are an error."""
     for n, array in enumerate(arrays):
+        if array.layout != torch.strided:
+            kind = str(array.layout).removeprefix("torch.")
+            raise RequestError(
+                f"captured tensor {capture_name(mods, array) or n} is {kind}: make it dense before the call (.to_dense())",
+                field="layout",
+                got=array.layout,
+            )
         if array.device == device:
             continue
         if array.dim() == 0 and array.device.type == "cpu":

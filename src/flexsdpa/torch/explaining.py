@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from flexsdpa import config
 from flexsdpa.explain import Explanation
 from flexsdpa.explain import explain as explain_request
-from flexsdpa.torch.api import WORKING, offset_tensor
-from flexsdpa.torch.contracts import check_layout, check_qkv, request_of, signature_of, to_bhsd
+from flexsdpa.torch.api import WORKING, autocast_inputs, offset_tensor
+from flexsdpa.torch.contracts import check_arrays, check_layout, check_qkv, request_of, signature_of, to_bhsd
 from flexsdpa.torch.functions import ReadMode, TorchFrontend
 from flexsdpa.trace.capture import capture_name
 from flexsdpa.trace.run import trace
@@ -57,10 +58,13 @@ def explain(
     """
     check_layout(layout, q, k, v)
     q, k, v = to_bhsd(q, layout), to_bhsd(k, layout), to_bhsd(v, layout)
+    if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
+        q, k, v = autocast_inputs(q, k, v)
     check_qkv(q, k, v)
     with ReadMode():
         frontend = TorchFrontend(WORKING[q.dtype], q.device, False)
         traced = trace(score_mod, mask_mod, frontend, offset_tensor(q_offset, q.shape[0], q.device))
+    check_arrays(traced.arrays, q.device, (score_mod, mask_mod))
     names = [capture_name((score_mod, mask_mod), array) or f"t{n}" for n, array in enumerate(traced.arrays)]
     needs = (True, True, True, *(a.is_floating_point() for a in traced.arrays))
     chosen = backend or config.get("backend")

@@ -24,6 +24,8 @@ PYTHON_TYPES: dict[Any, str] = {bool: "bool", int: "i64", float: "f64"}
 class TorchFrontend(Frontend):
     """The recorder's view of torch, for one call."""
 
+    array_name = "torch tensor"
+
     def __init__(self, work: torch.dtype, device: torch.device, compiling: bool, trusts_bools: bool = True) -> None:
         self.work = work
         self._device = device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,25 @@ from flexsdpa.trace.recorder import Recorder
 from flexsdpa.trace.run import trace
 
 
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """One trace of a snapshot: text, captured tensors, float operands (a float64 tensor)."""
+
+    text: str
+    arrays: list[Tensor]
+    scalars: Tensor
+
+
+def _steps(text: str, result: str) -> tuple[tuple[tuple[str, tuple[int, ...], str], ...], int]:
+    program = parse(text)
+    return tuple((instr.op, instr.args, instr.attr) for instr in program.instrs), dict(program.results)[result]
+
+
+def _scalar(recorder: Recorder, value: Tensor) -> int:
+    recorder.scalars.append(value if recorder.frontend.compiling else value.item())
+    return recorder.builder.scalar()
+
+
 class _Snapshot:
     """A traced mod: program, captured tensors and the values of captured numbers, as they were when it was made.
 
@@ -29,26 +49,30 @@ class _Snapshot:
     result = ""
 
     def __init__(self, mod: Callable[..., Any]) -> None:
-        with ReadMode():
-            traced = trace(*self._place(mod), TorchFrontend(torch.float32, torch.device("cpu"), False))
-        self._fill(traced.text, list(traced.arrays), torch.tensor(traced.scalars, dtype=torch.float64))
+        traces = []
+        for work in (torch.float32, torch.float64):  # score.dtype differs, so a mod that asks for it may too
+            with ReadMode():
+                traces.append(trace(*self._place(mod), TorchFrontend(work, torch.device("cpu"), False)))
+        traces = traces[:1] if traces[0].text == traces[1].text else traces
+        self._fill([Taken(t.text, list(t.arrays), torch.tensor(t.scalars, dtype=torch.float64)) for t in traces])
 
-    def _fill(self, text: str, arrays: list[Tensor], scalars: Tensor) -> None:
-        self.text = text
-        self.arrays = arrays
-        self.scalars = scalars
-        program = parse(text)
-        self._steps = tuple((instr.op, instr.args, instr.attr) for instr in program.instrs)
-        self._result = dict(program.results)[self.result]
+    def _fill(self, taken: list[Taken]) -> None:
+        self._taken = taken
+        self._steps = tuple(_steps(one.text, self.result) for one in taken)
+
+    @property
+    def text(self) -> str:
+        """The program's text, for fp32 work."""
+        return self._taken[0].text
 
     def _place(self, mod: Callable[..., Any]) -> tuple[Any, Any]:
         raise NotImplementedError
 
-    def __getstate__(self) -> tuple[str, list[Tensor], Tensor]:
-        return self.text, self.arrays, self.scalars
+    def __getstate__(self) -> list[Taken]:
+        return self._taken
 
-    def __setstate__(self, state: tuple[str, list[Tensor], Tensor]) -> None:
-        self._fill(*state)
+    def __setstate__(self, state: list[Taken]) -> None:
+        self._fill(state)
 
     def __call__(self, *args: Any) -> Any:
         recorder = getattr(args[-1], "_recorder", None) if args else None
@@ -62,24 +86,19 @@ class _Snapshot:
             raise TraceError(f"a {type(self).__name__} was given as {role}: it is a {self.role}")
         names = ("score", "b", "h", "q", "kv")[-len(arguments) :]
         leaves = dict(zip(names, arguments, strict=True))
+        which = len(self._taken) - 1 if recorder.frontend.kind_dtype("f") == torch.float64 else 0
+        taken, (steps, result) = self._taken[which], self._steps[which]
         ids: list[int] = []
-        for op, args, attr in self._steps:
+        for op, args, attr in steps:
             if op in leaves:
-                ids.append(recorder.lift(leaves[op]))
+                ids.append(recorder.cast(recorder.lift(leaves[op]), "f" if op == "score" else "i"))
             elif op == "scalar":
-                ids.append(self._scalar(recorder, int(attr)))
+                ids.append(_scalar(recorder, taken.scalars[int(attr)]))
             elif op == "read":
-                ids.append(recorder.read(self.arrays[int(attr)], tuple([recorder.value(ids[a]) for a in args])))
-            elif op == "score":
-                ids.append(recorder.builder.emit("score", "f"))
+                ids.append(recorder.read(taken.arrays[int(attr)], tuple([recorder.value(ids[a]) for a in args])))
             else:
                 ids.append(recorder.op(op, *[ids[a] for a in args], attr=attr))
-        return recorder.value(ids[self._result])
-
-    def _scalar(self, recorder: Recorder, slot: int) -> int:
-        value = self.scalars[slot]
-        recorder.scalars.append(value if recorder.frontend.compiling else value.item())
-        return recorder.builder.scalar()
+        return recorder.value(ids[result])
 
     def __repr__(self) -> str:
         text = pretty(program_of(self.text)).replace("\n", "; ")

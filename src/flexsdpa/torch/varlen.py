@@ -26,7 +26,10 @@ def varlen_attention(
     kv_lengths: Tensor | None = None,
     score_mod: Mod | None = None,
     mask_mod: Mod | None = None,
-    **options: Any,
+    scale: float | None = None,
+    return_lse: bool = False,
+    sink: Tensor | None = None,
+    backend: str | None = None,
 ) -> Any:
     """Attention within each of N packed sequences; sequences never see each other.
 
@@ -38,7 +41,7 @@ def varlen_attention(
             sequence give 0, and nothing stored there (nan included) reaches another row.
         kv_lengths: those of the keys; ``lengths`` by default where neither ``kv_offsets`` nor this is given.
         score_mod, mask_mod: see positions within the sequence, and as ``b`` the number of the sequence.
-        options: scale, return_lse, sink, backend, as for ``attention``.
+        scale, return_lse, sink, backend: as for ``attention``.
 
     Returns:
         (T, Hq, Dv); with return_lse also the LSE, (Hq, T).
@@ -72,7 +75,9 @@ def varlen_attention(
         return score_mod(s, sequence[i], h, position[i], kv_position[j])
 
     rows = [x.unsqueeze(0) for x in (q, k, v)]
-    result = attention(*rows, score_mod=None if score_mod is None else score, mask_mod=same_sequence, layout="bshd", **options)
+    mod = None if score_mod is None else score
+    options: dict[str, Any] = {"scale": scale, "return_lse": return_lse, "sink": sink, "backend": backend}
+    result = attention(*rows, score_mod=mod, mask_mod=same_sequence, layout="bshd", **options)
     return (result[0][0], result[1][0]) if isinstance(result, tuple) else result[0]
 
 
@@ -127,7 +132,8 @@ def nested_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
             )
     for name in ("q_offset", "return_lse"):
         if options.pop(name, None):
-            raise RequestError(f"{name} is not available for nested tensors: use varlen_attention", field=name)
+            instead = "varlen_attention" if name == "return_lse" else "a mask with an offset, mods.causal(offset=...)"
+            raise RequestError(f"{name} is not available for nested tensors: use {instead}", field=name)
     queries, keys = _jagged(q), _jagged(k)
     packed = [_jagged(x).values() if ragged == 1 else _jagged(x).values().transpose(0, 1) for x in (q, k, v)]
     same = torch.equal(queries.offsets(), keys.offsets()) and packed[0].shape[0] == packed[1].shape[0]

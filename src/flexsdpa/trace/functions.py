@@ -62,21 +62,36 @@ def div(r: Recorder, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
         if r.builder.kinds[a] == "f":
             return r.floats("trunc", r.floats("div", x, y))
         a, b = r.cast(a, "i"), r.cast(b, "i")
-        size = r.op("floordiv", r.op("abs", a), r.op("abs", b))
-        return r.value(r.op("mul", r.op("mul", r.op("sign", a), r.op("sign", b)), size))
+        rounded_down, beyond = r.op("floordiv", a, b), _rounded_away(r, a, b)
+        return r.value(r.op("where", beyond, r.op("add", rounded_down, r.lift(1)), rounded_down))
+    if rounding_mode is not None:
+        raise r.error(f"div() with rounding_mode={rounding_mode!r}", "use 'floor', 'trunc' or None")
     return r.floats("div", x, y)
 
 
 def fmod(r: Recorder, x: Any, y: Any) -> Any:
-    """The remainder with the sign of x."""
+    """The remainder with the sign of x. Its slope is 1 at 0 too, hence no sign() and no abs() of x."""
     a, b = r.promoted(r.lift(x), r.lift(y))
-    size = r.arithmetic("mod", r.value(r.op("abs", a)), r.value(r.op("abs", b)))
-    return r.arithmetic("mul", size, r.value(r.op("sign", a)))
+    if r.builder.kinds[a] != "f":
+        a, b = r.cast(a, "i"), r.cast(b, "i")
+        rest = r.op("mod", a, b)
+        return r.value(r.op("where", _rounded_away(r, a, b), r.op("sub", rest, b), rest))
+    size, negative = r.op("abs", b), r.op("lt", a, r.lift(0.0))
+    rest = r.op("mod", r.op("where", negative, r.op("neg", a), a), size)
+    return r.value(r.op("where", negative, r.op("neg", rest), rest))
+
+
+def _rounded_away(r: Recorder, x: int, y: int) -> int:
+    """Whether the integer quotient x // y lies further from 0 than x / y."""
+    zero = r.lift(0)
+    other_sign = r.op("ne", r.op("lt", x, zero), r.op("lt", y, zero))
+    return r.op("and", r.op("ne", r.op("mod", x, y), zero), other_sign)
 
 
 def power(r: Recorder, x: Any, exponent: Any) -> Any:
     """Small integer exponents are products, as exact as x * x; the rest is pow of floats."""
     base = r.lift(x)
+    base = r.cast(base, "i") if r.builder.kinds[base] == "b" else base
     static_int = isinstance(exponent, int) and not isinstance(exponent, bool) and r.frontend.is_static(exponent)
     if static_int and 1 <= exponent <= 8:
         product = base
@@ -142,13 +157,7 @@ def cast_to(r: Recorder, x: Any, dtype: Any) -> Any:
     name = r.frontend.dtype_name(dtype)
     if name is None:
         raise r.error(f"a cast to {dtype}", f"use one of {', '.join(DTYPES)}")
-    kind = DTYPES[name].kind
-    n = r.cast(r.lift(x), kind)
-    if kind == "f" and name != "f64":
-        n = r.op("round_f", n, attr=name)
-    if kind == "i" and name != "i64":
-        n = r.op("wrap_i", n, attr=name)
-    return r.value(n)
+    return cast_named(r, x, name)
 
 
 def to(r: Recorder, x: Any, *args: Any, **options: Any) -> Any:
@@ -168,14 +177,17 @@ def _cast(name: str) -> Function:
 
 def cast_named(r: Recorder, x: Any, name: str) -> Any:
     n = r.cast(r.lift(x), DTYPES[name].kind)
-    if DTYPES[name].kind == "f" and name != "f64":
+    special = r.builder.lines[n].startswith("const_f ")  # 0, 1, inf, ... are themselves in every dtype
+    if DTYPES[name].kind == "f" and name != "f64" and not special:
         n = r.op("round_f", n, attr=name)
     if DTYPES[name].kind == "i" and name != "i64":
         n = r.op("wrap_i", n, attr=name)
     return r.value(n)
 
 
-def full_like(r: Recorder, x: Any, fill_value: Any, **_: Any) -> Any:
+def full_like(r: Recorder, x: Any, fill_value: Any, dtype: Any = None, **_: Any) -> Any:
+    if dtype is not None:
+        return cast_to(r, fill_value, dtype)
     return r.value(r.cast(r.lift(fill_value), r.builder.kinds[r.lift(x)]))
 
 
@@ -183,8 +195,7 @@ def new_full(r: Recorder, x: Any, size: Any, fill_value: Any, dtype: Any = None,
     """``x.new_full((), value)``: a constant. Sizes other than () are not single values."""
     if len(size):
         raise r.error(f"a new tensor of shape {tuple(size)}", "a mod computes one value per position: use shape ()")
-    value = r.value(r.lift(fill_value))
-    return full_like(r, x, value) if dtype is None else cast_to(r, value, dtype)
+    return full_like(r, x, fill_value, dtype)
 
 
 def masked_fill(r: Recorder, x: Any, mask: Any, value: Any) -> Any:
@@ -200,8 +211,13 @@ def _partial(r: Recorder, table: Any, indices: tuple[Any, ...]) -> Any:
     return PartialRead(r, table, indices)
 
 
-def embedding(r: Recorder, x: Any, weight: Any, *_: Any, **__: Any) -> Any:
+def embedding(r: Recorder, x: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: Any = 2.0,
+              scale_grad_by_freq: Any = False, sparse: Any = False) -> Any:  # fmt: skip
     """torch.nn.functional.embedding(index, weight): a row, to be indexed further."""
+    given = {"padding_idx": padding_idx, "max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq or None}
+    for name, value in given.items():
+        if value is not None:
+            raise r.error(f"embedding() with {name}={value}", "read the weight: weight[index, h]")
     return read(r, weight, x)
 
 
@@ -274,7 +290,7 @@ def _unary(op: str) -> Function:
     return lambda r, x: r.floats(op, x)
 
 
-FLOAT_UNARY = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos")
+FLOAT_UNARY = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "erfc", "sin", "cos")
 
 FUNCTIONS: dict[str, Function] = {
     **{name: _unary(name) for name in FLOAT_UNARY},
@@ -294,7 +310,8 @@ FUNCTIONS: dict[str, Function] = {
     "clamp_min": lambda r, x, min: clamp(r, x, min=min), "clamp_max": lambda r, x, max: clamp(r, x, max=max),
     "to": to, "type": cast_to, "type_as": to, "bool": _cast("bool"), "int": _cast("i32"), "long": _cast("i64"),
     "short": _cast("i16"), "half": _cast("f16"), "bfloat16": _cast("bf16"), "float": _cast("f32"), "double": _cast("f64"),
-    "full_like": full_like, "zeros_like": lambda r, x, **_: full_like(r, x, 0), "ones_like": lambda r, x, **_: full_like(r, x, 1),
+    "full_like": full_like, "zeros_like": lambda r, x, **o: full_like(r, x, 0, **o),
+    "ones_like": lambda r, x, **o: full_like(r, x, 1, **o),
     "new_full": new_full, "new_ones": lambda r, x, size, **o: new_full(r, x, size, 1, **o),
     "new_zeros": lambda r, x, size, **o: new_full(r, x, size, 0, **o),
     "new_tensor": lambda r, x, data, **o: new_full(r, x, (), data, **o),
@@ -302,7 +319,6 @@ FUNCTIONS: dict[str, Function] = {
     "square": lambda r, x: r.arithmetic("mul", x, x), "reciprocal": lambda r, x: r.floats("div", 1.0, x),
     "relu": lambda r, x: where(r, r.compare("le", x, 0), 0, x), "softplus": softplus,
     "silu": lambda r, x: r.arithmetic("mul", x, r.floats("sigmoid", x)), "log10": log10,
-    "erfc": lambda r, x: r.arithmetic("sub", 1, r.floats("erf", x)),
     "isnan": lambda r, x: r.compare("ne", x, x),
     "isinf": lambda r, x: r.compare("eq", r.floats("abs", x), math.inf),
     "isfinite": lambda r, x: r.compare("lt", r.floats("abs", x), math.inf),

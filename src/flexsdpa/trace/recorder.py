@@ -18,6 +18,8 @@ class Frontend:
 
     compiling = False
     """True while a compiler traces the recorder itself: no frames are inspected then."""
+    array_name = "NumPy array"
+    """What captured tensors are called."""
     trusts_bools = True
     """False where a plain bool may be a comparison that the compiler answered without asking the traced value."""
 
@@ -150,6 +152,10 @@ class Recorder:
         return self.builder.array(dtype, tensor.ndim)
 
     def strange_dtype(self, tensor: Any) -> TraceError:
+        if not self.frontend.is_array(tensor):
+            return self.error(
+                f"a read of a {type(tensor).__name__}", f"make it a {self.frontend.array_name}: then it can be read"
+            )
         return self.error(f"a captured tensor has dtype {getattr(tensor, 'dtype', None)}", f"use one of {', '.join(DTYPES)}")
 
     def read(self, tensor: Any, indices: tuple[Any, ...]) -> int:

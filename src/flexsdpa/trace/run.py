@@ -127,7 +127,8 @@ def _traced(recorder: Recorder, result: Any, role: str, expected: str, numbers: 
     if isinstance(result, PartialRead):
         raise result.incomplete()
     number = isinstance(result, numbers) and not (isinstance(result, bool) and bool not in numbers)
-    if number or (getattr(result, "ndim", None) == 0 and recorder.frontend.array_dtype(result) is not None):
+    single = getattr(result, "ndim", None) == 0
+    if number or (single and (recorder.frontend.array_dtype(result) is not None or type(result).__module__ == "numpy")):
         return recorder.lift(result)
     if hasattr(result, "shape"):
         got, hint = f"a tensor of shape {tuple(result.shape)}", "read one element per position: bias[h, q_idx, kv_idx]"

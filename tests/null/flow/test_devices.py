@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from flexsdpa.errors import RequestError
-from flexsdpa.spec.device import CPU, Device
+from flexsdpa.spec.device import ASSUMED_LIBRARIES, CPU, Device
 from flexsdpa.spec.families import FAMILIES, family_of
 from flexsdpa.testing.fake_devices import CARDS, DEVICES, cards_of
 
@@ -43,8 +43,8 @@ class TestDevices:
             ("cpu", Device("cpu")),
             ("cuda", Device("cuda", 0)),
             ("cuda:1", Device("cuda", 1)),
-            ("sm_90", Device("cuda", 0, "described-sm_90", "sm_90", (9, 0))),
-            ("sm121", Device("cuda", 0, "described-sm_121", "sm121", (12, 1))),
+            ("sm_90", Device("cuda", 0, "described-sm_90", "sm_90", (9, 0), ASSUMED_LIBRARIES)),
+            ("sm121", Device("cuda", 0, "described-sm_121", "sm121", (12, 1), ASSUMED_LIBRARIES)),
         ],
     )
     def test_a_device_is_described_in_words(self, text, device):

@@ -75,7 +75,7 @@ class TestACall:
 
     def test_the_versions_of_the_backend_are_in_the_key(self):
         engine = Engine([ToyBackend()])
-        assert engine.route(PLAIN).key.versions == (("flexsdpa", __version__), ("toy", "1.0")) == versions(ToyBackend())
+        assert engine.route(PLAIN).key.versions == (("flexsdpa", __version__), ("toy", "1.0")) == versions(ToyBackend(), PLAIN)
 
 
 def forward_only():

@@ -35,6 +35,7 @@ SMOOTH = {
     "tanh": (lambda e: e.tanh(e.mul(e.x, e.y)), X),
     "sigmoid": (lambda e: e.sigmoid(e.mul(e.x, e.y)), X),
     "erf": (lambda e: e.erf(e.mul(e.x, e.y)), X),
+    "erfc": (lambda e: e.erfc(e.mul(e.x, e.y)), X),
     "sin": (lambda e: e.sin(e.mul(e.x, e.y)), X),
     "cos": (lambda e: e.cos(e.mul(e.x, e.y)), X),
     "where": (lambda e: e.where(e.lt(e.x, e.y), e.mul(e.x, e.y), e.exp(e.x)), X),

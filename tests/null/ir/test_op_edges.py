@@ -27,7 +27,7 @@ EDGES = {
     "sub(ii)": [(SMALL, 1, BIG), (BIG, -1, SMALL), (2, 5, -3)],
     "floordiv(ff)": [
         (-7.0, 2.0, -4.0), (7.0, -2.0, -4.0), (7.0, 2.0, 3.0), (1.0, 0.0, INF), (-1.0, 0.0, -INF), (1.0, -0.0, -INF),
-        (0.0, 0.0, NAN), (INF, 2.0, INF), (INF, INF, NAN), (NAN, 2.0, NAN), (-0.0, 2.0, -0.0),
+        (0.0, 0.0, NAN), (INF, 2.0, NAN), (INF, INF, NAN), (NAN, 2.0, NAN), (-0.0, 2.0, -0.0), (-5.0, INF, -1.0), (5.0, INF, 0.0),
     ],
     "floordiv(ii)": [(-7, 2, -4), (7, -2, -4), (-7, -2, 3), (5, 0, 0), (-5, 0, 0), (0, 0, 0), (SMALL, 1, SMALL)],
     "mod(ff)": [
@@ -63,6 +63,7 @@ EDGES = {
     "tanh(f)": [(INF, 1.0), (-INF, -1.0), (-0.0, -0.0), (NAN, NAN)],
     "sigmoid(f)": [(INF, 1.0), (-INF, 0.0), (0.0, 0.5), (1e4, 1.0), (-1e4, 0.0), (NAN, NAN)],
     "erf(f)": [(INF, 1.0), (-INF, -1.0), (0.0, 0.0), (NAN, NAN)],
+    "erfc(f)": [(INF, 0.0), (-INF, 2.0), (0.0, 1.0), (NAN, NAN)],
     "sin(f)": [(INF, NAN), (-INF, NAN), (-0.0, -0.0), (NAN, NAN)],
     "cos(f)": [(INF, NAN), (-INF, NAN), (0.0, 1.0), (NAN, NAN)],
     "and(bb)": [(T, T, T), (T, F, F), (F, T, F), (F, F, F)],

@@ -16,7 +16,7 @@ from flexsdpa.ir.program import Instr, Program
 UNARY = {
     **{name: f"torch.{name}" for name in (
         "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt",
-        "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos")},
+        "rsqrt", "tanh", "sigmoid", "erf", "erfc", "sin", "cos")},
 }  # fmt: skip
 BINARY = {
     "add": "torch.add",
@@ -145,7 +145,7 @@ class _Lowering:
         if op in INTEGER_HELPERS and kind == "i":
             return self._integer(op, x, y)
         if op == "floordiv":
-            return f"torch.floor(torch.div({self._tensor(x)}, {self.text[y]}))"
+            return f"torch.div({self._tensor(x)}, {self.text[y]}, rounding_mode='floor')"
         if op in TENSOR_BINARY:
             return f"{TENSOR_BINARY[op]}({self._tensor(x)}, {self._tensor(y)}{self._out(n, x, y)})"
         if op in BINARY:

@@ -19,6 +19,9 @@ from flexsdpa.backends.reference.torch_ops import all_finite, empty_ordered
 from flexsdpa.backends.reference.torch_reads import ReadSums
 from flexsdpa.ir.derivative import Derivative
 
+LARGE_LSE = 64.0
+"""Where an LSE is larger, its own rounding changes probabilities by more than 4e-6: rows then find their sums again."""
+
 
 class BackwardPlan:
     """Runs any length, batch and head count. ``needs`` says which gradients are wanted: q, k, v, then every array."""
@@ -67,6 +70,7 @@ class _Backward:
         self.grad_out, self.grad_lse, self.out, self.lse = grad_out, grad_lse, out, lse
         self.gradient_mod = plan.compiled.function(plan.results, call.careful)
         self.keep = plan.compiled.function(("keep",), call.careful)
+        self.rough = not is_capturing(call.device) and bool(((lse.abs() > LARGE_LSE) & lse.isfinite()).any())
         # D from a half-precision out is off by its rounding, which captured tensors sum over whole rows
         self.exact_offset = call.q.dtype != call.F and any(plan.needs[3:]) and grad_out is not None
 
@@ -123,13 +127,16 @@ class _Backward:
         dead = lse == -torch.inf
         lse = lse.masked_fill(dead, torch.inf)
         do, offset = self._output_side(group, q0, q1, dead)
-        if self.exact_offset:
-            offset = offset + self._offset_error(group, q0, q1, tiles, q, lse, do)
+        share = None
+        if self.rough:
+            lse, share = self._own_sums(group, q0, q1, tiles, q, lse)
+        if self.exact_offset or (self.rough and self.grad_out is not None):
+            offset = offset + self._offset_error(group, q0, q1, tiles, q, lse, share, do)
         q_factor = _clean(q) if call.careful else q
         dq_sum = None
         for tile in tiles:
             raw = raw_scores(call, self.scores, group, q0, q1, tile, q)
-            p, results = self._probabilities(group, q0, q1, tile, raw, lse)
+            p, results = self._probabilities(group, q0, q1, tile, raw, lse, share)
             if dv is not None:
                 dv[:, tile.k0 : tile.k1].baddbmm_(p.mT, do)
             ds = self._score_gradient(group, q0, q1, tile, p, results, do, offset)
@@ -158,13 +165,30 @@ class _Backward:
             offset = offset - call.query_view(self.grad_lse, group, q0, q1).reshape(dead.shape).to(call.F)
         return do, offset.masked_fill_(dead, 0.0)
 
-    def _offset_error(self, group: Group, q0: int, q1: int, tiles: list[Tile], q: Tensor, lse: Tensor, do: Tensor) -> Tensor:
+    def _own_sums(self, group: Group, q0: int, q1: int, tiles: list[Tile], q: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        """(largest score, 1 / sum of exp(score - largest)) of a row, by a pass over its tiles: p = exp(s - largest) / sum."""
+        call = self.call
+        m, total = torch.full_like(lse, -torch.inf), torch.zeros_like(lse)
+        for tile in tiles:
+            raw = raw_scores(call, self.scores, group, q0, q1, tile, q)
+            s, _ = self._masked_scores(group, q0, q1, tile, raw)
+            s = s.view(group.size, lse.shape[1], tile.k1 - tile.k0)
+            peak = torch.maximum(m, s.amax(-1, keepdim=True))
+            shift = peak.masked_fill(peak.isinf(), 0.0)
+            total = total * (m - shift).exp() + s.sub_(shift).exp_().sum(-1, keepdim=True)
+            m = peak
+        dead = lse == torch.inf
+        return m.masked_fill(dead, torch.inf), total.masked_fill(dead, 1.0).reciprocal()
+
+    def _offset_error(
+        self, group: Group, q0: int, q1: int, tiles: list[Tile], q: Tensor, lse: Tensor, share: Tensor | None, do: Tensor
+    ) -> Tensor:
         """sum(p dp) - sum(dO * O): what rounding out to its dtype did to D, by a pass over the row's tiles."""
         call = self.call
         exact: Tensor | None = None
         for tile in tiles:
             raw = raw_scores(call, self.scores, group, q0, q1, tile, q)
-            p, _ = self._probabilities(group, q0, q1, tile, raw, lse)
+            p, _ = self._probabilities(group, q0, q1, tile, raw, lse, share)
             dp = self.slopes[: p.numel()].view(p.shape)
             torch.bmm(do, call.keys(call.v, group, tile.k0, tile.k1).mT, out=dp)
             part = dp.mul_(p)
@@ -175,17 +199,22 @@ class _Backward:
         return exact - out.mul_(do).sum(-1, keepdim=True)
 
     def _probabilities(
-        self, group: Group, q0: int, q1: int, tile: Tile, raw: Tensor, lse: Tensor
+        self, group: Group, q0: int, q1: int, tile: Tile, raw: Tensor, lse: Tensor, share: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """p of one tile, (n, G * Tq, Tk), and the derivative program's results by name."""
+        """p of one tile, (n, G * Tq, Tk), and the derivative program's results by name. p = exp(score - lse) * share."""
+        score, results = self._masked_scores(group, q0, q1, tile, raw)
+        p = score.view(group.size, lse.shape[1], tile.k1 - tile.k0).sub_(lse).mul_(LOG2_E).exp2_()
+        return p if share is None else p.mul_(share), results
+
+    def _masked_scores(self, group: Group, q0: int, q1: int, tile: Tile, raw: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mod's scores of one tile, -inf where masked, and the derivative program's results by name."""
         call = self.call
         keeps = keep_spans(call, self.keep, group, q0, q1, tile, raw)
         values = self.gradient_mod(raw, *call.operands(group, q0, q1, tile.k0, tile.k1))
         results = dict(zip(self.plan.results, values, strict=False))
         score = full_tile(results["score"], raw)
         mask_scores(score, keeps)
-        p = score.view(group.size, lse.shape[1], tile.k1 - tile.k0).sub_(lse).mul_(LOG2_E).exp2_()
-        return p, results
+        return score, results
 
     def _score_gradient(
         self, group: Group, q0: int, q1: int, tile: Tile, p: Tensor, results: dict[str, Tensor], do: Tensor, offset: Tensor

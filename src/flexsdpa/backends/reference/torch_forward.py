@@ -83,7 +83,7 @@ class _Forward:
             v = call.keys(call.v, group, tile.k0, tile.k1)
             top = s.amax(-1, keepdim=True)
             peak = top if m is None else torch.maximum(m, top)
-            shift = peak.masked_fill(peak == -torch.inf, 0.0) if self.may_mask else peak
+            shift = peak.masked_fill(peak.isinf(), 0.0) if self.may_mask else peak
             p = self.exponential(s.sub_(shift))
             if call.careful:
                 v, spoiled = _finite_part(p, v, spoiled)

@@ -87,7 +87,8 @@ def scratch(use: str, elements: int, dtype: torch.dtype, device: torch.device) -
         return torch.empty(elements, dtype=dtype, device=device)
     found = _SCRATCH.buffers.get((use, dtype))
     if found is None or found.numel() < elements:
-        found = _SCRATCH.buffers[use, dtype] = torch.empty(elements, dtype=dtype)
+        with torch.inference_mode(False):  # a buffer outlives the mode in which it is first needed
+            found = _SCRATCH.buffers[use, dtype] = torch.empty(elements, dtype=dtype)
     return found[:elements]
 
 

@@ -16,6 +16,10 @@ forward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 backward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
+LARGE_LSE = 64.0
+"""Above it the rounding of an fp32 LSE changes probabilities by more than 4e-6."""
+
+
 class SdpaForward:
     """``causal`` is the kernel's own flag: it skips the blocks above the diagonal."""
 
@@ -47,12 +51,15 @@ class SdpaBackward:
         scalars: Sequence[float],
     ) -> list[Tensor | None]:
         assert grad_out is not None
+        if bool((lse.abs() > LARGE_LSE).any()):
+            raise PlanDeclined("sdpa.large-lse", "values", "an LSE whose rounding changes probabilities", "smaller scores")
         # The backward kernel reads grad_out and LSE with the strides that its own forward produces.
         lse = lse.transpose(1, 2).contiguous().transpose(1, 2)
         grads = backward_op(grad_out.contiguous(), q, k, v, out, lse, 0.0, self.causal, scale=scalars[0])
         if self.causal:
             _decline_unless_finite(list(grads))
-        return [_in_order(grad, like) if need else None for grad, like, need in zip(grads, (q, k, v), self.needs, strict=False)]
+        wanted = [_in_order(grad, like) if need else None for grad, like, need in zip(grads, (q, k, v), self.needs, strict=False)]
+        return wanted + [torch.zeros_like(a) if need else None for a, need in zip(arrays, self.needs[3:], strict=True)]
 
 
 def _decline_unless_finite(tensors: list[Tensor]) -> None:

@@ -19,6 +19,8 @@ from flexsdpa.mods import chain, softcap
 from flexsdpa.torch.api import attention
 
 NAME = "flexsdpa"
+INTERFACE_FLAGS = ("_supports_attention_backend", "_supports_sdpa", "_supports_flex_attn")
+"""A model that calls transformers' attention interface has one of them."""
 
 
 def register(name: str = NAME) -> None:
@@ -48,7 +50,14 @@ def _accept(name: str) -> None:
 
         @functools.wraps(check)
         def accepting(self: Any, requested_attention: str | None, is_init_check: bool = False) -> Any:
-            return requested_attention if requested_attention in names else check(self, requested_attention, is_init_check)
+            if requested_attention not in names:
+                return check(self, requested_attention, is_init_check)
+            if not any(getattr(self, flag, False) for flag in INTERFACE_FLAGS):
+                raise UnsupportedError(
+                    f"{type(self).__name__} computes attention itself and does not ask transformers' attention interface: "
+                    "attn_implementation can only be 'eager' there"
+                )
+            return requested_attention
 
         accepting._flexsdpa_names = names  # type: ignore[attr-defined]
         PreTrainedModel.get_correct_attn_implementation = accepting
@@ -83,6 +92,22 @@ class PositionMask:
     def __getitem__(self, _: Any) -> PositionMask:
         return self
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _no_tensor(str(func.__name__))
+
+    def _computed(self, *_: Any) -> Any:
+        raise _no_tensor("arithmetic")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __and__ = __or__ = __invert__ = __bool__ = _computed
+
+
+def _no_tensor(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"this model computes with its attention mask ({what}), and with flexsdpa the mask is a function of positions, not a "
+        "tensor: use attn_implementation='sdpa' or 'eager' for it"
+    )
+
 
 def make_mask(
     batch_size: int,
@@ -91,16 +116,18 @@ def make_mask(
     q_offset: Any = 0,
     kv_offset: Any = 0,
     mask_function: Callable[..., Any] | None = None,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | PositionMask | None = None,
     device: Any = "cpu",
     **_: Any,
 ) -> PositionMask:
     """transformers' mask interface. attention_mask: (B, tokens seen), True or 1 for real tokens."""
     from transformers import masking_utils
 
+    if isinstance(attention_mask, PositionMask):
+        return attention_mask  # generate() makes the mask before the model is called, and hands it over as its own
     function = masking_utils.causal_mask_function if mask_function is None else mask_function
     padding = None
-    if attention_mask is not None and not bool(attention_mask.all()):
+    if attention_mask is not None and (torch.compiler.is_compiling() or not bool(attention_mask.all())):
         padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset).bool()
 
     q_start, kv_start = _start(q_offset, device), _start(kv_offset, device)
