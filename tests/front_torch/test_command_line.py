@@ -25,7 +25,8 @@ def test_explain_prints_program_derivative_structure_key_and_verdicts():
     assert "structure   causal" in text
     assert re.search(r"sdpa +refused", text)
     assert "score_mod: a score_mod asked, none served  [sdpa.score-mod]" in text
-    assert re.search(r"reference +chosen", text)
+    assert re.search(r"cudnn +chosen", text)
+    assert re.search(r"reference +eligible, comes later", text)
     assert "device_capability = (9, 0)" in text
     assert re.search(r"digest = [0-9a-f]{24}", text)
     assert "kv heads 8" in text

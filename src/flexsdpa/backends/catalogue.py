@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from flexsdpa.backends.cudnn.backend import CudnnBackend
 from flexsdpa.backends.protocol import Backend
 from flexsdpa.backends.reference.backend import ReferenceBackend
 from flexsdpa.backends.sdpa.backend import SdpaBackend
 
-BACKENDS: tuple[Backend, ...] = (SdpaBackend(), ReferenceBackend())
+BACKENDS: tuple[Backend, ...] = (SdpaBackend(), CudnnBackend(), ReferenceBackend())

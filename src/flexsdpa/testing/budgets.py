@@ -6,6 +6,8 @@ rounding to the result's dtype. Infinities must match in place, and there must b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -19,15 +21,18 @@ FLOOR_FP64 = 256.0
 """The same in fp64, where the dense computation is the oracle itself and tells nothing about rounding."""
 
 
-def assert_within_budget(judged: Judged, factor: float = FACTOR) -> None:
-    """Raises AssertionError that names the first result out of its budget."""
+def assert_within_budget(judged: Judged, factor: float = FACTOR, absolute: Mapping[str, float] | None = None) -> None:
+    """Raises AssertionError that names the first result out of its budget.
+
+    absolute: errors that are allowed besides, by result: kernels that use a card's approximate functions have a floor.
+    """
     for name, actual, exact, low in zip(judged.names, judged.actual, judged.exact, judged.low, strict=True):
         assert actual.shape == exact.shape, f"{name}: shape {tuple(actual.shape)}, expected {tuple(exact.shape)}"
-        problem = over_budget(actual, exact, low, factor)
+        problem = over_budget(actual, exact, low, factor, (absolute or {}).get(name, 0.0))
         assert not problem, f"{name}: {problem}"
 
 
-def over_budget(actual: Tensor, exact: Tensor, low: Tensor, factor: float = FACTOR) -> str:
+def over_budget(actual: Tensor, exact: Tensor, low: Tensor, factor: float = FACTOR, absolute: float = 0.0) -> str:
     """What is wrong with a result; empty if nothing is. Bounds the largest and the root mean square error."""
     found, want, rough = (x.detach().double() for x in (actual, exact, low))
     if not torch.equal(torch.isnan(found), torch.isnan(want)):
@@ -42,7 +47,7 @@ def over_budget(actual: Tensor, exact: Tensor, low: Tensor, factor: float = FACT
     rounding = torch.finfo(actual.dtype).eps / 2
     working = torch.finfo(torch.float64 if actual.dtype == torch.float64 else torch.float32).eps / 2
     size = float(want.abs().max())
-    floor = (FLOOR_FP64 if actual.dtype == torch.float64 else FLOOR_ROUNDINGS) * working * max(size, 1e-30)
+    floor = (FLOOR_FP64 if actual.dtype == torch.float64 else FLOOR_ROUNDINGS) * working * max(size, 1e-30) + absolute
     error, low_error = (found - want).abs(), torch.nan_to_num((rough - want).abs())
     allowed_max = factor * (float(low_error.max()) + rounding * size) + floor
     if float(error.max()) > allowed_max:

@@ -1,0 +1,393 @@
+"""Builds cuDNN graphs and runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import cudnn
+import numpy as np
+import torch
+from torch import Tensor
+
+from flexsdpa.backends.cudnn.handles import handle_on
+from flexsdpa.backends.cudnn.layout import Layout, Native, Piece, layout
+from flexsdpa.backends.cudnn.lower import MASKED, Length, Literal, Lowering, Number, Operand, Start, View, view_of
+from flexsdpa.backends.cudnn.rules import lowered_program
+from flexsdpa.backends.cudnn.torch_check import Trial, disagreement, make_trial
+from flexsdpa.backends.cudnn.torch_operands import number, view
+from flexsdpa.backends.protocol import BuildSpec
+from flexsdpa.ir.evaluate import evaluate
+from flexsdpa.ir.program import Program
+from flexsdpa.logs import logger
+from flexsdpa.plans.plan import Plan, PlanDeclined
+from flexsdpa.spec.request import AttentionRequest
+from flexsdpa.spec.tensors import ordered_strides
+
+TYPES = cudnn.data_type
+DATA_TYPES = {
+    torch.float16: TYPES.HALF, torch.bfloat16: TYPES.BFLOAT16, torch.float32: TYPES.FLOAT, torch.int32: TYPES.INT32,
+}  # fmt: skip
+
+
+class Graph:
+    """One built graph. ``feed`` says what goes into each of its inputs."""
+
+    def __init__(self, program: Program, dtype: torch.dtype, handle: Any) -> None:
+        kind = DATA_TYPES[dtype]
+        self.program = program
+        self.graph = cudnn.pygraph(
+            io_data_type=kind, intermediate_data_type=TYPES.FLOAT, compute_data_type=TYPES.FLOAT, handle=handle
+        )
+        self.tensors: dict[str, Any] = {}
+        self.operands: list[tuple[Operand, Any]] = []
+        self.numbers: dict[Any, Tensor] = {}
+        self.examples: dict[View, Tensor] = {}
+
+    def input(self, name: str, like: Tensor, by_value: bool = False) -> Any:
+        found = self.graph.tensor(
+            name=name,
+            dim=list(like.shape),
+            stride=list(like.stride()),
+            data_type=DATA_TYPES[like.dtype],
+            is_pass_by_value=by_value,
+        )
+        self.tensors[name] = found
+        return found
+
+    def output(self, name: str, tensor: Any, like: Tensor) -> None:
+        tensor.set_output(True).set_dim(list(like.shape)).set_stride(list(like.stride())).set_data_type(DATA_TYPES[like.dtype])
+        self.tensors[name] = tensor
+
+    def declare(self, what: Operand) -> Any:
+        """The input of a lowered operand."""
+        name = f"operand{len(self.operands)}"
+        if isinstance(what, View):
+            made = self.input(name, self.examples[what])
+        else:
+            kind = what.kind if isinstance(what, Number | Literal) else "i"
+            host = self.numbers[what] = number(what.value if isinstance(what, Literal) else 0, kind)
+            made = self.input(name, host, by_value=True)
+        self.operands.append((what, made))
+        return made
+
+    def build(self) -> None:
+        self.graph.validate()
+        self.graph.build_operation_graph()
+        self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        self.graph.check_support()
+        self.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
+        self.workspace_bytes = max(int(self.graph.get_workspace_size()), 1)
+
+    def pack(
+        self, tensors: dict[str, Tensor], arrays: Sequence[Tensor], scalars: Sequence[float], piece: Piece
+    ) -> dict[Any, Any]:
+        """What ``execute`` takes: every input and output tensor."""
+        sizes = tensors["q"].shape[:2]
+        packed = {self.tensors[name]: x for name, x in tensors.items()}
+        scale = self.numbers["scale"].fill_(scalars[0])
+        packed[self.tensors["scale"]] = scale
+        for what, tensor in self.operands:
+            if isinstance(what, View):
+                packed[tensor] = view(arrays[what.slot], what, sizes, piece)
+                continue
+            host = self.numbers[what]
+            if isinstance(what, Number):
+                host.fill_(host_value(self.program, what.value, scalars[1:]))
+            elif isinstance(what, Start):
+                host.fill_(piece.q0 if what.axis == "q" else piece.k0)
+            elif isinstance(what, Length):
+                host.fill_(piece.q1 - piece.q0 if what.axis == "q" else piece.k1 - piece.k0)
+            packed[tensor] = host
+        return packed
+
+    def run(self, packed: dict[Any, Any], handle: Any, device: torch.device) -> None:
+        self.graph.execute(packed, torch.empty(self.workspace_bytes, dtype=torch.uint8, device=device), handle=handle)
+
+
+def host_value(program: Program, n: int, scalars: Sequence[float]) -> float | int:
+    """The value of an instruction that depends on no position and no tensor."""
+    instr = program.instrs[n]
+    if instr.op == "scalar":
+        return scalars[int(instr.attr)]
+    if instr.op == "const_f":
+        return float(instr.attr)
+    if instr.op == "const_i":
+        return int(instr.attr)
+    alone = Program(program.arrays, program.scalars, program.instrs[: n + 1], (("value", n),), program.text)
+    needed = alone.reachable([n])
+    kept = tuple(instr if m in needed else type(instr)("const_b", (), "True", "b") for m, instr in enumerate(alone.instrs))
+    value = evaluate(
+        Program(program.arrays, program.scalars, kept, (("value", n),), program.text), {}, (), scalars, work=np.float32
+    )
+    return value["value"].item()  # type: ignore[no-any-return]
+
+
+TILE = 128
+"""cuDNN's tiles have sides that divide this."""
+
+_VERDICTS: dict[tuple[Any, ...], str] = {}
+"""What trials found, by everything that a kernel's code depends on: empty where it agreed."""
+
+
+class _CudnnPlan:
+    """What the two directions share: the layout, one graph per distinct piece shape, a lock around their use."""
+
+    def __init__(self, request: AttentionRequest, trusted: bool = False) -> None:
+        self.request = request
+        self.program = lowered_program(request)
+        self.trusted = trusted
+        q_len, kv_len = request.q.shape[2], request.k.shape[2]
+        self.layout: Layout = layout(self.program, request.direction, q_len, kv_len)
+        self.whole = self.layout.whole(q_len, kv_len)
+        self.graphs: dict[tuple[int, int], Graph] = {}
+        self.lock = threading.Lock()
+        self.refused: PlanDeclined | None = None
+
+    def graph(self, piece: Piece, tensors: dict[str, Tensor], arrays: Sequence[Tensor], handle: Any) -> Graph:
+        """The graph for pieces of this shape, built at its first use. cuDNN's refusal is kept, and repeated in its words."""
+        shape = (piece.q1 - piece.q0, piece.k1 - piece.k0)
+        found = self.graphs.get(shape)
+        if found is not None:
+            return found
+        made = Graph(self.program, tensors["q"].dtype, handle)
+        sizes = tensors["q"].shape[:2]
+        guarded = self.request.direction == "backward" and any(length % TILE for length in shape)
+        lowering = Lowering(self.program, TYPES, made.declare, guarded)
+        for what in views_of(self.program):
+            made.examples[what] = view(arrays[what.slot], what, sizes, piece)
+        scale = made.numbers["scale"] = number(0.0, "f")
+        try:
+            self.describe(made, lowering, tensors, made.input("scale", scale, by_value=True))
+            made.build()
+            made.examples = {}
+        except cudnn.cudnnGraphNotSupportedError as error:
+            text = " ".join(str(error).split())
+            logger.info("cuDNN refused %s: %s", self.request.summary(), text)
+            self.refused = PlanDeclined("cudnn.build", "graph", f"cuDNN says: {text[-300:]}", "a graph that cuDNN builds")
+            raise self.refused from None
+        self.graphs[shape] = made
+        return made
+
+    def describe(self, made: Graph, lowering: Lowering, tensors: dict[str, Tensor], scale: Any) -> None:
+        raise NotImplementedError
+
+    def attempt(self, trial: Trial, scalars: Sequence[float]) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def try_out(self, arrays: Sequence[Tensor], scalars: Sequence[float]) -> None:
+        """Raises PlanDeclined if the program, run on a small problem, does not give what the interpreter gives."""
+        if self.trusted or self.layout.native is not None:
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise PlanDeclined("cudnn.capture", "graph capture", "a first call under capture", "one call before the capture")
+        r = self.request
+        rests = r.q.shape[2] % TILE, r.k.shape[2] % TILE
+        key = (r.direction, r.program, r.device, r.q.dtype, r.q.shape[3], r.v.shape[3], r.group, r.deterministic, rests)
+        if key not in _VERDICTS:
+            trial = make_trial(r, self.program, arrays, scalars)
+            _VERDICTS[key] = disagreement(trial.answers, type(self)(trial.request, trusted=True).attempt(trial, scalars))
+        self.trusted = True
+        if _VERDICTS[key]:
+            logger.warning("cuDNN builds a kernel for %s that computes wrongly: %s", r.summary(), _VERDICTS[key])
+            self.refused = PlanDeclined("cudnn.trial", "result", _VERDICTS[key], "a kernel that agrees with the interpreter")
+            raise self.refused
+
+    def mask_options(self, lowering: Lowering) -> dict[str, Any]:
+        """Native flags, or the callback; nothing for plain attention."""
+        native: Native | None = self.layout.native
+        if native is None:
+            return {"score_mod": lowering.score_mod}
+        if native == Native():
+            return {}
+        options: dict[str, Any] = {"diagonal_alignment": cudnn.diagonal_alignment.TOP_LEFT}
+        if native.left is not None:
+            options["diagonal_band_left_bound"] = native.left
+        if native.right is not None:
+            options["diagonal_band_right_bound"] = native.right
+        return options
+
+    def execute(self, piece: Piece, tensors: dict[str, Tensor], arrays: Sequence[Tensor], scalars: Sequence[float]) -> None:
+        device = tensors["q"].device
+        with self.lock:
+            if not self.trusted:
+                self.try_out(arrays, scalars)
+            if self.refused is not None:
+                raise self.refused
+            handle = handle_on(device)
+            graph = self.graph(piece, tensors, arrays, handle)
+            graph.run(graph.pack(tensors, arrays, scalars, piece), handle, device)
+
+
+def views_of(program: Program) -> set[View]:
+    """Every view that lowering may ask for."""
+    found = (view_of(program, program.instrs[n]) for n in program.reads())
+    return {what for what in found if what is not None}
+
+
+class CudnnForward(_CudnnPlan):
+    """out and LSE."""
+
+    def attempt(self, trial: Trial, scalars: Sequence[float]) -> dict[str, Tensor]:
+        scale = trial.q.shape[3] ** -0.5
+        return dict(zip(("out", "lse"), self.run(trial.q, trial.k, trial.v, trial.arrays, [scale, *scalars[1:]]), strict=True))
+
+    def describe(self, made: Graph, lowering: Lowering, tensors: dict[str, Tensor], scale: Any) -> None:
+        q, k, v = (made.input(name, tensors[name]) for name in ("q", "k", "v"))
+        out, lse = made.graph.sdpa(q=q, k=k, v=v, attn_scale=scale, generate_stats=True, **self.mask_options(lowering))
+        made.output("out", out, tensors["out"])
+        made.output("lse", lse, tensors["lse"])
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, arrays: Sequence[Tensor], scalars: Sequence[float]) -> tuple[Tensor, Tensor]:
+        q, k, v = (aligned(x) for x in (q, k, v))
+        out = empty_ordered(q, v.shape[3])
+        lse = torch.empty((*q.shape[:3], 1), dtype=torch.float32, device=q.device)
+        with on(q.device):
+            if self.whole:
+                self.execute(self.layout.pieces[0], {"q": q, "k": k, "v": v, "out": out, "lse": lse}, arrays, scalars)
+            else:
+                fill_dead(self.layout.pieces, out, lse)
+            for piece in self.layout.pieces if not self.whole else ():
+                tensors = {
+                    "q": rows(q, piece),
+                    "k": keys(k, piece),
+                    "v": keys(v, piece),
+                    "out": rows(out, piece),
+                    "lse": rows(lse, piece),
+                }
+                self.execute(piece, tensors, arrays, scalars)
+            if self.layout.may_be_dead:
+                dead = lse < MASKED / 2
+                lse.masked_fill_(dead, -torch.inf)
+                out.masked_fill_(dead, 0.0)
+        return out, lse.squeeze(3)
+
+
+class CudnnBackward(_CudnnPlan):
+    """dq, dk, dv. dk and dv of several bands are summed in fp32."""
+
+    def attempt(self, trial: Trial, scalars: Sequence[float]) -> dict[str, Tensor]:
+        scale = trial.q.shape[3] ** -0.5
+        grads = self.run(
+            trial.grad_out, None, trial.q, trial.k, trial.v, trial.out, trial.lse, trial.arrays, [scale, *scalars[1:]]
+        )
+        return {name: grad for name, grad in zip(("dq", "dk", "dv"), grads, strict=False) if grad is not None}
+
+    def describe(self, made: Graph, lowering: Lowering, tensors: dict[str, Tensor], scale: Any) -> None:
+        given = {name: made.input(name, tensors[name]) for name in ("q", "k", "v", "o", "dO", "stats")}
+        options = self.mask_options(lowering)
+        if "score_mod" in options:
+            options["score_mod_bprop"] = lowering.score_mod_bprop
+        grads = made.graph.sdpa_backward(
+            **given, attn_scale=scale, use_deterministic_algorithm=self.request.deterministic, **options
+        )
+        for name, grad in zip(("dq", "dk", "dv"), grads, strict=True):
+            made.output(name, grad, tensors[name])
+
+    def run(
+        self,
+        grad_out: Tensor | None,
+        grad_lse: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        arrays: Sequence[Tensor],
+        scalars: Sequence[float],
+    ) -> list[Tensor | None]:
+        assert grad_out is not None
+        q, k, v = (aligned(x) for x in (q, k, v))
+        out, grad_out = in_order(out, q), in_order(grad_out, q)
+        dq, dk, dv = (empty_ordered(x, x.shape[3]) for x in (q, k, v))
+        with on(q.device):
+            stats = lse.contiguous().unsqueeze(3)
+            if self.layout.may_be_dead:
+                stats = torch.where(stats == -torch.inf, torch.inf, stats)
+            if self.whole:
+                self._piece(self.layout.pieces[0], q, k, v, out, grad_out, stats, dq, dk, dv, arrays, scalars)
+            else:
+                self._bands(q, k, v, out, grad_out, stats, dq, dk, dv, arrays, scalars)
+        grads = (dq, dk, dv)
+        wanted = [grad if need else None for grad, need in zip(grads, self.request.needs, strict=False)]
+        return [*wanted, *[None] * len(arrays)]
+
+    def _bands(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad_out: Tensor, stats: Tensor,
+        dq: Tensor, dk: Tensor, dv: Tensor, arrays: Sequence[Tensor], scalars: Sequence[float],
+    ) -> None:  # fmt: skip
+        sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (dk, dv)]
+        fill_dead(self.layout.pieces, dq)
+        for piece in self.layout.pieces:
+            parts = [empty_ordered(keys(x, piece), x.shape[3]) for x in (k, v)]
+            self._piece(
+                piece, rows(q, piece), keys(k, piece), keys(v, piece), rows(out, piece), rows(grad_out, piece),
+                rows(stats, piece).contiguous(), rows(dq, piece), parts[0], parts[1], arrays, scalars,
+            )  # fmt: skip
+            for total, part in zip(sums, parts, strict=True):
+                keys(total, piece).add_(part)
+        dk.copy_(sums[0])
+        dv.copy_(sums[1])
+
+    def _piece(
+        self, piece: Piece, q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad_out: Tensor, stats: Tensor,
+        dq: Tensor, dk: Tensor, dv: Tensor, arrays: Sequence[Tensor], scalars: Sequence[float],
+    ) -> None:  # fmt: skip
+        tensors = {"q": q, "k": k, "v": v, "o": out, "dO": grad_out, "stats": stats, "dq": dq, "dk": dk, "dv": dv}
+        self.execute(piece, tensors, arrays, scalars)
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """The device guard, which costs microseconds where it changes nothing."""
+    return NOTHING_TO_GUARD if torch.cuda.current_device() == device.index else torch.cuda.device(device)
+
+
+NOTHING_TO_GUARD: AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+def rows(x: Tensor, piece: Piece) -> Tensor:
+    return x[:, :, piece.q0 : piece.q1]
+
+
+def keys(x: Tensor, piece: Piece) -> Tensor:
+    return x[:, :, piece.k0 : piece.k1]
+
+
+def fill_dead(pieces: Sequence[Piece], out: Tensor, lse: Tensor | None = None) -> None:
+    """Queries before the first and after the last piece have no keys: out 0, LSE -inf."""
+    first, last = (pieces[0].q0, pieces[-1].q1) if pieces else (out.shape[2], out.shape[2])
+    for part in (slice(0, first), slice(last, None)):
+        out[:, :, part].zero_()
+        if lse is not None:
+            lse[:, :, part].fill_(-torch.inf)
+
+
+def empty_ordered(like: Tensor, last: int) -> Tensor:
+    """An uninitialised (B, H, S, last) tensor in the memory order of ``like``."""
+    shape = (*like.shape[:3], last)
+    return torch.empty_strided(shape, ordered_strides(shape, like.stride()), dtype=like.dtype, device=like.device)
+
+
+def in_order(x: Tensor, like: Tensor) -> Tensor:
+    """x in the memory order that the forward gives, which is what the graph was built for."""
+    shape = tuple(x.shape)
+    strides = ordered_strides(shape, like.stride())
+    if x.stride() == strides and x.data_ptr() % 16 == 0:
+        return x
+    return torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def aligned(x: Tensor) -> Tensor:
+    """cuDNN wants tensors on 16-byte boundaries; a view that starts elsewhere is copied, strides kept."""
+    if x.data_ptr() % 16 == 0:
+        return x
+    if 0 in x.stride():
+        raise PlanDeclined("cudnn.alignment", "storage", "an expanded tensor off a 16-byte boundary", "16-byte boundaries")
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
+
+def build(spec: BuildSpec) -> Plan:
+    return CudnnForward(spec.request) if spec.derivative is None else CudnnBackward(spec.request)

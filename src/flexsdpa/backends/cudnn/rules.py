@@ -1,0 +1,205 @@
+"""Limits of cuDNN's fused attention, as data. Each was found by building or running; sources are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flexsdpa.backends.cudnn.lower import RULES as LOWERED
+from flexsdpa.backends.cudnn.lower import view_of
+from flexsdpa.eligibility.rule import Rule
+from flexsdpa.ir.canonical import derivative_of, program_of
+from flexsdpa.ir.program import Program
+from flexsdpa.spec.request import AttentionRequest
+from flexsdpa.spec.tensors import TensorSpec
+from flexsdpa.structure.intervals import Interval, bounds
+
+FAMILIES = ("sm_8x", "sm_9x", "sm_10x", "sm_11x", "sm_12x")
+OLDEST_CUDNN = (9, 10, 2)
+OLDEST_FRONTEND = (1, 23)
+LEAVES = ("score", "b", "h", "q", "kv", "read", "scalar", "const_f", "const_i", "const_b")
+SMALLEST_QUERY = 16
+"""A graph holds every length, so decoding with a growing cache would build one a token: only on request."""
+EXACT_IN_FLOAT = 1 << 20
+"""Integers up to this size are divided exactly by way of floats (see lower.int_quotient)."""
+
+
+def _device(request: AttentionRequest) -> str | None:
+    return None if request.device.kind == "cuda" else request.device.kind
+
+
+def _family(request: AttentionRequest) -> str | None:
+    family = request.device.family
+    if request.device.kind != "cuda" or (family is not None and family.name in FAMILIES):
+        return None
+    return str(request.device)
+
+
+def _frontend(request: AttentionRequest) -> str | None:
+    if request.device.kind != "cuda":
+        return None
+    text = request.device.library("cudnn-frontend")
+    if not text:
+        return "not installed"
+    return text if version_of(text) < OLDEST_FRONTEND else None
+
+
+def _version(request: AttentionRequest) -> str | None:
+    text = request.device.library("cudnn")
+    return text if text and version_of(text) < OLDEST_CUDNN else None
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """``9.19.0`` -> (9, 19, 0); what is no number counts as 0."""
+    return tuple(int(part) if part.isdigit() else 0 for part in text.split(".")[:3])
+
+
+def _two_copies(request: AttentionRequest) -> str | None:
+    mine, torchs = request.device.library("cudnn"), request.device.library("cudnn of torch")
+    return f"{mine} beside torch's {torchs}" if mine and torchs and mine != torchs else None
+
+
+def _dtype(request: AttentionRequest) -> str | None:
+    return None if request.q.dtype in ("f16", "bf16") else request.q.dtype
+
+
+def _head_dims(request: AttentionRequest) -> str | None:
+    dims = request.q.shape[3], request.v.shape[3]
+    return None if all(d % 8 == 0 and 8 <= d <= 256 for d in dims) else f"{dims[0]} and {dims[1]}"
+
+
+def _empty(request: AttentionRequest) -> str | None:
+    return "a dimension of size 0" if 0 in (*request.q.shape, *request.k.shape, *request.v.shape) else None
+
+
+def _strides(request: AttentionRequest) -> str | None:
+    for name, x in (("q", request.q), ("k", request.k), ("v", request.v)):
+        if x.strides and (x.strides[3] != 1 or any(stride % 8 for stride in x.strides[:3])):
+            return f"{name} with strides {x.strides}"
+    return None
+
+
+def _decoding(request: AttentionRequest) -> str | None:
+    q_len = request.q.shape[2]
+    return f"q_len {q_len}" if q_len < SMALLEST_QUERY and request.backend != "cudnn" else None
+
+
+def _lse_gradient(request: AttentionRequest) -> str | None:
+    return "with it" if request.lse_gradient else None
+
+
+def _captured_gradient(request: AttentionRequest) -> str | None:
+    slots = [str(slot) for slot, need in enumerate(request.needs[3:]) if need]
+    return f"of captured tensor {', '.join(slots)}" if slots else None
+
+
+def lowered_program(request: AttentionRequest) -> Program:
+    """What the graph holds: the program, or its derivative with respect to the score."""
+    return program_of(request.program) if request.direction == "forward" else derivative_of(request.program, frozenset()).program
+
+
+def _ops(request: AttentionRequest) -> str | None:
+    program = lowered_program(request)
+    missing = set()
+    for n in program.reachable([n for _, n in program.results]):
+        instr = program.instrs[n]
+        if instr.op in LEAVES:
+            continue
+        kind = program.instrs[instr.args[-1]].kind
+        if f"{instr.op}({kind})" not in LOWERED:
+            missing.add(f"{instr.op} of {'floats' if kind == 'f' else 'integers'}")
+    return ", ".join(sorted(missing)) or None
+
+
+def _reads(request: AttentionRequest) -> str | None:
+    program = lowered_program(request)
+    length = {"b": request.q.shape[0], "h": request.q.shape[1], "q": request.q.shape[2], "kv": request.k.shape[2]}
+    for n in program.reads():
+        instr = program.instrs[n]
+        view, spec = view_of(program, instr), request.arrays[int(instr.attr)]
+        if view is None:
+            return f"captured tensor {instr.attr} read at computed positions"
+        for axis, size in zip(view.axes, spec.shape, strict=True):
+            if isinstance(axis, str) and size < length[axis]:
+                return f"captured tensor {instr.attr} of shape {spec.shape}, shorter than {axis}"
+            if isinstance(axis, int) and not -size <= axis < size:
+                return f"captured tensor {instr.attr} of shape {spec.shape} read at {axis}"
+    return None
+
+
+def _integers(request: AttentionRequest) -> str | None:
+    if request.device.kind != "cuda":
+        return None  # refused already, and this rule is the dear one
+    return next(_too_large(request), None)
+
+
+def _too_large(request: AttentionRequest) -> Iterator[str]:
+    program = lowered_program(request)
+    sizes = {"b": request.q.shape[0], "h": request.q.shape[1], "q": request.q.shape[2], "kv": request.k.shape[2]}
+    boxes: dict[str, Interval] = {name: (np.asarray(0, np.int64), np.asarray(size - 1, np.int64)) for name, size in sizes.items()}
+    ranges: list[Any] = [_StoredIntegers() if spec.dtype != "bool" else None for spec in request.arrays]
+    for n, interval in enumerate(bounds(program, boxes, ranges)):
+        instr = program.instrs[n]
+        if interval is None or instr.kind != "i":
+            continue
+        if int(interval[0]) < -(2**31) or int(interval[1]) >= 2**31:
+            yield f"{instr.op} beyond 32 bits"
+    for instr in program.instrs:
+        if instr.op in ("floordiv", "mod") and instr.kind == "i":
+            divisor = program.instrs[instr.args[1]]
+            low, high = _bounds_of(program, instr.args[0], boxes, ranges)
+            if divisor.op != "const_i" or int(divisor.attr) <= 0 or max(-low, high) > EXACT_IN_FLOAT:
+                yield f"{instr.op} of integers that may be large, or by a divisor that is not a positive constant"
+
+
+def _bounds_of(program: Program, n: int, boxes: dict[str, Interval], ranges: list[Any]) -> tuple[int, int]:
+    interval = bounds(program, boxes, ranges, roots=[n])[n]
+    assert interval is not None
+    return int(interval[0]), int(interval[1])
+
+
+class _StoredIntegers:
+    """Captured integers as the plan holds them: 32 bits, which it checks of the tensors that it is given."""
+
+    def query(self, indices: list[Interval]) -> tuple[Interval, Any]:
+        return (np.asarray(-(2**31)), np.asarray(2**31 - 1)), np.asarray(True)
+
+
+def _rank(request: AttentionRequest) -> str | None:
+    wide = [str(slot) for slot, spec in enumerate(request.arrays) if not _fits(spec)]
+    return f"captured tensor {', '.join(wide)}" if wide else None
+
+
+def _fits(spec: TensorSpec) -> bool:
+    return spec.rank <= 4
+
+
+PROBES = "built and run on sm_90 with cuDNN 9.19.0 and frontend 1.32.0; benchmarks/results"
+
+RULES: tuple[Rule, ...] = (
+    Rule("cudnn.device", "device", _device, "cuda", "", "cuDNN runs on NVIDIA cards"),
+    Rule("cudnn.family", "device", _family, f"one of {', '.join(FAMILIES)}", "", "cuDNN support matrix: Ampere or newer"),
+    Rule("cudnn.frontend", "nvidia-cudnn-frontend", _frontend, "nvidia-cudnn-frontend 1.23 or newer",
+         "pip install 'flexsdpa[cuda]'", "the graph API comes with it"),
+    Rule("cudnn.version", "cuDNN", _version, "9.10.2 or newer", "upgrade cuDNN", "9.10.0 and 9.10.1 compute fp16 and bf16 "
+         "attention wrongly (TransformerEngine and cudnn-frontend refuse them)"),
+    Rule("cudnn.two-copies", "cuDNN", _two_copies, "one cuDNN in the process",
+         "install the cuDNN that torch was built with", "handles of one copy are not those of another"),
+    Rule("cudnn.dtype", "dtype", _dtype, "f16 or bf16", "cast q, k and v, or run under autocast", PROBES),
+    Rule("cudnn.head-dims", "head_dim", _head_dims, "multiples of 8 from 8 to 256", "pad head_dim", PROBES),
+    Rule("cudnn.empty", "sizes", _empty, "sizes of at least 1", "", PROBES),
+    Rule("cudnn.strides", "strides", _strides, "a last stride of 1, others multiples of 8", "make the tensors contiguous",
+         PROBES),
+    Rule("cudnn.decoding", "q_len", _decoding, f"{SMALLEST_QUERY} or more, unless backend='cudnn' is asked for",
+         "", "a graph is built for every length, in 0.05 to 1 s"),
+    Rule("cudnn.lse-gradient", "return_lse", _lse_gradient, "backward without a gradient of the LSE", "", PROBES),
+    Rule("cudnn.captured-gradient", "gradient", _captured_gradient, "gradients of q, k and v only",
+         "detach the captured tensor if its gradient is not wanted", PROBES),
+    Rule("cudnn.ops", "score_mod", _ops, "the ops of backends/cudnn/lower.py", "", PROBES),
+    Rule("cudnn.reads", "captured tensor", _reads, "reads at bare indices, table[b, h, q_idx, kv_idx] or fewer, each once",
+         "materialise the bias, or use another backend", PROBES),
+    Rule("cudnn.integers", "integers", _integers, "32-bit integers", "", PROBES),
+    Rule("cudnn.rank", "captured tensor", _rank, "up to 4 dimensions", "", PROBES),
+)  # fmt: skip

@@ -1,0 +1,143 @@
+"""cuDNN's limits, asked of described cards: no GPU, no cuDNN."""
+
+from dataclasses import replace
+
+import pytest
+
+from flexsdpa import mods, ops
+from flexsdpa.backends.catalogue import BACKENDS
+from flexsdpa.backends.cudnn.rules import RULES
+from flexsdpa.eligibility.decide import decide
+from flexsdpa.spec.device import CPU, Device
+from flexsdpa.spec.request import AttentionRequest
+from flexsdpa.spec.tensors import TensorSpec, contiguous_strides
+from flexsdpa.testing.fake_devices import CARDS, H100, H100_SECOND
+from null.helpers import traced
+
+LIBRARIES = (("cudnn", "9.19.0"), ("cudnn-frontend", "1.32.0"))
+CARD = replace(H100, libraries=LIBRARIES)
+SHORT = {"float16": "f16", "float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
+
+
+def spec(dtype, *shape):
+    return TensorSpec(dtype, shape, contiguous_strides(shape))
+
+
+def request(score_mod=None, mask_mod=None, arrays=(), **changes):
+    found = traced(score_mod, mask_mod)
+    asked = AttentionRequest(
+        "forward", CARD, spec("bf16", 2, 8, 256, 64), spec("bf16", 2, 2, 256, 64), spec("bf16", 2, 2, 256, 64), found.text,
+        tuple(arrays), len(found.scalars),
+    )  # fmt: skip
+    return replace(asked, **changes)
+
+
+def refusals(asked):
+    return {r.rule.removeprefix("cudnn."): r.got for rule in RULES if (r := rule.check(asked))}
+
+
+def with_version(cudnn="9.19.0", frontend="1.32.0", torchs=""):
+    libraries = [("cudnn", cudnn), ("cudnn-frontend", frontend)] + ([("cudnn of torch", torchs)] if torchs else [])
+    return replace(CARD, libraries=tuple(libraries))
+
+
+def lengths(q_len, kv_len=256, head_dim=64):
+    return {
+        "q": spec("bf16", 2, 8, q_len, head_dim),
+        "k": spec("bf16", 2, 2, kv_len, head_dim),
+        "v": spec("bf16", 2, 2, kv_len, head_dim),
+    }
+
+
+table = ops.read
+
+
+class Table:
+    """A captured tensor by shape alone."""
+
+    def __init__(self, dtype, *shape):
+        self.dtype, self.shape, self.ndim = dtype, shape, len(shape)
+
+
+COLUMN, SQUARE, IDS = Table("float32", 256), Table("float32", 8, 511), Table("int64", 256)
+CASES = {
+    "plain": (request(), {}),
+    "causal": (request(None, mods.causal), {}),
+    "soft-cap": (request(mods.softcap(30.0), mods.causal), {}),
+    "backward": (request(mods.softcap(30.0), direction="backward", needs=(True,) * 3), {}),
+    "cpu": (request(device=CPU), {"device": "cpu"}),
+    "an old card": (request(device=replace(CARD, capability=(7, 5))), {"family": "cuda:0 sm_75"}),
+    "a card of no known family": (request(device=replace(CARD, capability=(13, 0))), {"family": "cuda:0 sm_130"}),
+    "no frontend": (request(device=replace(H100, libraries=())), {"frontend": "not installed"}),
+    "an old frontend": (request(device=with_version(frontend="1.14.1")), {"frontend": "1.14.1"}),
+    "a bad cuDNN": (request(device=with_version("9.10.1")), {"version": "9.10.1"}),
+    "the next one": (request(device=with_version("9.10.2")), {}),
+    "two cuDNNs": (request(device=with_version(torchs="9.10.2")), {"two-copies": "9.19.0 beside torch's 9.10.2"}),
+    "fp32": (request(q=spec("f32", 2, 8, 256, 64)), {"dtype": "f32"}),
+    "head dim": (request(**lengths(256, head_dim=68)),
+                 {"head-dims": "68 and 68", "strides": "q with strides (139264, 17408, 68, 1)"}),
+    "large head dim": (request(**lengths(256, head_dim=264)), {"head-dims": "264 and 264"}),
+    "no queries": (request(**lengths(0)), {"empty": "a dimension of size 0", "decoding": "q_len 0"}),
+    "strided": (
+        request(q=TensorSpec("bf16", (2, 8, 256, 64), (131072, 16384, 1, 256))),
+        {"strides": "q with strides (131072, 16384, 1, 256)"}),
+    "decoding": (request(**lengths(1)), {"decoding": "q_len 1"}),
+    "decoding on request": (request(**lengths(1), backend="cudnn"), {}),
+    "a gradient of the LSE": (request(direction="backward", needs=(True,) * 3, lse_gradient=True), {"lse-gradient": "with it"}),
+    "a learned bias": (
+        request(lambda s, b, h, i, j: s + table(COLUMN, j), arrays=[spec("f32", 256)], direction="backward", needs=(True,) * 4),
+        {"captured-gradient": "of captured tensor 0"}),
+    "an op without a row": (request(lambda s, b, h, i, j: s.erfc()), {"ops": "erfc of floats"}),
+    "bits": (
+        request(None, lambda b, h, i, j: ((i ^ j) & 3) == 0),
+        {"ops": "and of integers, xor of integers", "integers": "xor beyond 32 bits"}),
+    "a table by distance": (
+        request(lambda s, b, h, i, j: s + table(SQUARE, h, i - j + 255), arrays=[spec("f32", 8, 511)]),
+        {"reads": "captured tensor 0 read at computed positions"}),
+    "a short table": (
+        request(lambda s, b, h, i, j: s + table(COLUMN, j), arrays=[spec("f32", 100)]),
+        {"reads": "captured tensor 0 of shape (100,), shorter than kv"}),
+    "a constant index": (request(lambda s, b, h, i, j: s + table(SQUARE, 3, j), arrays=[spec("f32", 8, 511)]), {}),
+    "a constant index beyond the end": (
+        request(lambda s, b, h, i, j: s + table(SQUARE, 9, j), arrays=[spec("f32", 8, 511)]),
+        {"reads": "captured tensor 0 of shape (8, 511) read at 9"}),
+    "documents": (request(None, lambda b, h, i, j: table(IDS, i) == table(IDS, j), arrays=[spec("i64", 256)]), {}),
+    "documents plus one": (
+        request(None, lambda b, h, i, j: table(IDS, i) + 1 == table(IDS, j), arrays=[spec("i64", 256)]),
+        {"integers": "add beyond 32 bits"}),
+    "large integers": (request(None, lambda b, h, i, j: i * 2**40 < j), {"integers": "const_i beyond 32 bits"}),
+    "a divisor that varies": (
+        request(lambda s, b, h, i, j: s + i // (h + 1)),
+        {"integers": "floordiv of integers that may be large, or by a divisor that is not a positive constant"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_refuses_what_it_names_and_nothing_else(name):
+    asked, expected = CASES[name]
+    assert refusals(asked) == expected
+
+
+def test_every_rule_refuses_something_here():
+    seen = {rule for asked, _ in CASES.values() for rule in refusals(asked)}
+    assert seen | {"rank"} == {rule.id.removeprefix("cudnn.") for rule in RULES}
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: f"{card.name} {card.index}")
+def test_every_card_of_a_known_family_is_served(card):
+    assert refusals(request(mods.softcap(30.0), device=replace(card, libraries=LIBRARIES))) == {}
+
+
+def test_the_next_card_of_a_family_is_served_before_anybody_has_seen_it():
+    for capability in ((8, 7), (9, 1), (10, 7), (11, 1), (12, 3)):
+        assert refusals(request(device=replace(CARD, capability=capability))) == {}
+
+
+def test_auto_prefers_cudnn_on_a_card_and_never_elsewhere():
+    assert decide(request(mods.softcap(2.0)), BACKENDS).backend == "cudnn"
+    assert decide(request(device=replace(H100_SECOND, libraries=())), BACKENDS).backend == "reference"
+    assert decide(request(device=CPU), BACKENDS).backend == "reference"
+
+
+def test_a_described_card_is_taken_to_have_the_libraries_that_the_rules_were_checked_with():
+    assert refusals(request(device=Device.parse("sm_120"))) == {}
