@@ -50,6 +50,20 @@ OPTIONS: dict[str, Option] = {
         Option(
             "plan_cache_size", 256, _positive, "an integer >= 1", "Plans kept in the process; the least recently used goes first."
         ),
+        Option(
+            "cache_dir",
+            "",
+            str,
+            "a folder, or off",
+            "Where built GPU kernels are kept; by default flexsdpa in the user's cache folder.",
+        ),
+        Option(
+            "cache_bytes",
+            1 << 30,
+            _positive,
+            "an integer >= 1",
+            "Size of that folder, at most; the least recently used goes first.",
+        ),
         Option("tile_elements", 1 << 20, _positive, "an integer >= 1", "Scores that the reference backend holds at once."),
         Option("tile_q", 128, _positive, "an integer >= 1", "Queries in one tile of the reference backend."),
         Option("tile_kv", 1024, _positive, "an integer >= 1", "Keys in one tile of the reference backend, at most."),

@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flexsdpa.cli.main import app
+from flexsdpa.plans.key import ArtifactKey
+from flexsdpa.plans.store import STORE
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -115,3 +117,17 @@ def test_version_and_module_entry():
     assert run("--version").strip() == f"flexsdpa {__version__}"
     done = subprocess.run([sys.executable, "-m", "flexsdpa", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"flexsdpa {__version__}"
+
+
+def test_cache_shows_and_clears_kernels_on_disk(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLEXSDPA_CACHE_DIR", str(tmp_path))
+    assert run("cache").startswith("0 kernels, 0.0 MB, in ")
+    key = ArtifactKey("forward", "cudnn", (), "H200", (9, 0), "text", (), ())
+    STORE.save(key, bytes(5000), "q bf16 (1, 2, 3, 4)")
+    text = run("cache")
+    assert text.startswith("1 kernels, 0.0 MB, in ")
+    assert "q bf16 (1, 2, 3, 4)" in text
+    assert run("cache", "--clear").startswith("removed 1 kernels from ")
+    assert STORE.load(key) is None
+    monkeypatch.setenv("FLEXSDPA_CACHE_DIR", "off")
+    assert "not kept on disk" in run("cache")

@@ -1,4 +1,4 @@
-"""``flexsdpa``: demo, doctor, explain, draw."""
+"""``flexsdpa``: demo, doctor, explain, draw, cache."""
 
 from __future__ import annotations
 
@@ -54,6 +54,16 @@ def doctor() -> None:
     from flexsdpa.cli.doctor import run_doctor
 
     run_doctor()
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove every kernel that is kept.")] = False,
+) -> None:
+    """Built kernels that are kept on disk: where, how many, how large. FLEXSDPA_CACHE_DIR moves them, off turns them off."""
+    from flexsdpa.cli.cache import run_cache
+
+    run_cache(clear)
 
 
 @app.command()

@@ -1,4 +1,7 @@
-"""PlanKey: the name under which a process keeps a plan. A frozen dataclass, so that no field can be forgotten."""
+"""PlanKey, the name under which a process keeps a plan, and ArtifactKey, the name of a built kernel on disk.
+
+Frozen dataclasses, so that no field can be forgotten.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,34 @@ class PlanKey:
 
     def digest(self) -> str:
         """A short name of the key, the same in every process."""
-        text = "\n".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
-        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+        return _digest(self, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactKey:
+    """The name under which a built kernel is kept on disk: everything that its bytes depend on, the card's model included
+    but not its index, so that equal cards share it.
+
+    tensors: name, dtype, shape and strides of every input and output. options: what else the backend bakes in.
+    """
+
+    direction: str
+    backend: str
+    versions: tuple[tuple[str, str], ...]
+    device_name: str
+    device_capability: tuple[int, int] | None
+    program: str
+    tensors: tuple[tuple[str, str, tuple[int, ...], tuple[int, ...]], ...]
+    options: tuple[tuple[str, str], ...]
+
+    def digest(self) -> str:
+        """The file's name. Long, since nothing but it is compared."""
+        return _digest(self, 32)
+
+
+def _digest(key: PlanKey | ArtifactKey, size: int) -> str:
+    text = "\n".join(f"{field.name}={getattr(key, field.name)!r}" for field in fields(key))
+    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
 
 
 def plan_key(

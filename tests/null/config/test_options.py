@@ -14,8 +14,9 @@ from flexsdpa import config
 from flexsdpa.errors import RequestError
 
 NAMES = list(config.OPTIONS)
-INTEGERS = [name for name in NAMES if name != "backend"]
-OTHER = {"backend": "toy", **dict.fromkeys(INTEGERS, 77)}
+TEXTS = ("backend", "cache_dir")
+INTEGERS = [name for name in NAMES if name not in TEXTS]
+OTHER = {"backend": "toy", "cache_dir": "kept", **dict.fromkeys(INTEGERS, 77)}
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ class TestPrecedence:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_the_context_is_above_the_environment(self, name, monkeypatch):
-        monkeypatch.setenv(f"FLEXSDPA_{name.upper()}", "99" if name != "backend" else "other")
+        monkeypatch.setenv(f"FLEXSDPA_{name.upper()}", "99" if name not in TEXTS else "other")
         with config.options(**{name: OTHER[name]}):
             assert config.get(name) == OTHER[name]
             assert config.source(name) == "context"

@@ -1,4 +1,4 @@
-"""Builds cuDNN graphs and runs them."""
+"""Plans of the cudnn backend: pieces, graphs for them, the trial, and what a direction takes and gives."""
 
 from __future__ import annotations
 
@@ -9,123 +9,28 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import cudnn
-import numpy as np
 import torch
 from torch import Tensor
 
 from flexsdpa.backends.cudnn.handles import handle_on
 from flexsdpa.backends.cudnn.layout import Layout, Native, Piece, layout
-from flexsdpa.backends.cudnn.lower import MASKED, Length, Literal, Lowering, Number, Operand, Start, View, view_of
+from flexsdpa.backends.cudnn.lower import MASKED, Lowering, View, view_of
 from flexsdpa.backends.cudnn.rules import lowered_program
 from flexsdpa.backends.cudnn.torch_check import Trial, disagreement, make_trial
-from flexsdpa.backends.cudnn.torch_operands import number, view
+from flexsdpa.backends.cudnn.torch_graph import TYPES, Graph
+from flexsdpa.backends.cudnn.torch_operands import view
 from flexsdpa.backends.protocol import BuildSpec
-from flexsdpa.ir.evaluate import evaluate
 from flexsdpa.ir.program import Program
 from flexsdpa.logs import logger
+from flexsdpa.plans.key import ArtifactKey
 from flexsdpa.plans.plan import Plan, PlanDeclined
+from flexsdpa.plans.store import STORE
 from flexsdpa.spec.request import AttentionRequest
 from flexsdpa.spec.tensors import ordered_strides
+from flexsdpa.version import __version__
 
-TYPES = cudnn.data_type
-DATA_TYPES = {
-    torch.float16: TYPES.HALF, torch.bfloat16: TYPES.BFLOAT16, torch.float32: TYPES.FLOAT, torch.int32: TYPES.INT32,
-}  # fmt: skip
-
-
-class Graph:
-    """One built graph. ``feed`` says what goes into each of its inputs."""
-
-    def __init__(self, program: Program, dtype: torch.dtype, handle: Any) -> None:
-        kind = DATA_TYPES[dtype]
-        self.program = program
-        self.graph = cudnn.pygraph(
-            io_data_type=kind, intermediate_data_type=TYPES.FLOAT, compute_data_type=TYPES.FLOAT, handle=handle
-        )
-        self.tensors: dict[str, Any] = {}
-        self.operands: list[tuple[Operand, Any]] = []
-        self.numbers: dict[Any, Tensor] = {}
-        self.examples: dict[View, Tensor] = {}
-
-    def input(self, name: str, like: Tensor, by_value: bool = False) -> Any:
-        found = self.graph.tensor(
-            name=name,
-            dim=list(like.shape),
-            stride=list(like.stride()),
-            data_type=DATA_TYPES[like.dtype],
-            is_pass_by_value=by_value,
-        )
-        self.tensors[name] = found
-        return found
-
-    def output(self, name: str, tensor: Any, like: Tensor) -> None:
-        tensor.set_output(True).set_dim(list(like.shape)).set_stride(list(like.stride())).set_data_type(DATA_TYPES[like.dtype])
-        self.tensors[name] = tensor
-
-    def declare(self, what: Operand) -> Any:
-        """The input of a lowered operand."""
-        name = f"operand{len(self.operands)}"
-        if isinstance(what, View):
-            made = self.input(name, self.examples[what])
-        else:
-            kind = what.kind if isinstance(what, Number | Literal) else "i"
-            host = self.numbers[what] = number(what.value if isinstance(what, Literal) else 0, kind)
-            made = self.input(name, host, by_value=True)
-        self.operands.append((what, made))
-        return made
-
-    def build(self) -> None:
-        self.graph.validate()
-        self.graph.build_operation_graph()
-        self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-        self.graph.check_support()
-        self.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
-        self.workspace_bytes = max(int(self.graph.get_workspace_size()), 1)
-
-    def pack(
-        self, tensors: dict[str, Tensor], arrays: Sequence[Tensor], scalars: Sequence[float], piece: Piece
-    ) -> dict[Any, Any]:
-        """What ``execute`` takes: every input and output tensor."""
-        sizes = tensors["q"].shape[:2]
-        packed = {self.tensors[name]: x for name, x in tensors.items()}
-        scale = self.numbers["scale"].fill_(scalars[0])
-        packed[self.tensors["scale"]] = scale
-        for what, tensor in self.operands:
-            if isinstance(what, View):
-                packed[tensor] = view(arrays[what.slot], what, sizes, piece)
-                continue
-            host = self.numbers[what]
-            if isinstance(what, Number):
-                host.fill_(host_value(self.program, what.value, scalars[1:]))
-            elif isinstance(what, Start):
-                host.fill_(piece.q0 if what.axis == "q" else piece.k0)
-            elif isinstance(what, Length):
-                host.fill_(piece.q1 - piece.q0 if what.axis == "q" else piece.k1 - piece.k0)
-            packed[tensor] = host
-        return packed
-
-    def run(self, packed: dict[Any, Any], handle: Any, device: torch.device) -> None:
-        self.graph.execute(packed, torch.empty(self.workspace_bytes, dtype=torch.uint8, device=device), handle=handle)
-
-
-def host_value(program: Program, n: int, scalars: Sequence[float]) -> float | int:
-    """The value of an instruction that depends on no position and no tensor."""
-    instr = program.instrs[n]
-    if instr.op == "scalar":
-        return scalars[int(instr.attr)]
-    if instr.op == "const_f":
-        return float(instr.attr)
-    if instr.op == "const_i":
-        return int(instr.attr)
-    alone = Program(program.arrays, program.scalars, program.instrs[: n + 1], (("value", n),), program.text)
-    needed = alone.reachable([n])
-    kept = tuple(instr if m in needed else type(instr)("const_b", (), "True", "b") for m, instr in enumerate(alone.instrs))
-    value = evaluate(
-        Program(program.arrays, program.scalars, kept, (("value", n),), program.text), {}, (), scalars, work=np.float32
-    )
-    return value["value"].item()  # type: ignore[no-any-return]
-
-
+LOWERING = "1"
+"""Raised where a change of lower.py or of the trial makes what is kept on disk worthless within one version."""
 TILE = 128
 """cuDNN's tiles have sides that divide this."""
 
@@ -136,8 +41,9 @@ _VERDICTS: dict[tuple[Any, ...], str] = {}
 class _CudnnPlan:
     """What the two directions share: the layout, one graph per distinct piece shape, a lock around their use."""
 
-    def __init__(self, request: AttentionRequest, trusted: bool = False) -> None:
+    def __init__(self, request: AttentionRequest, trusted: bool = False, kept: bool = True) -> None:
         self.request = request
+        self.kept = kept
         self.program = lowered_program(request)
         self.trusted = trusted
         q_len, kv_len = request.q.shape[2], request.k.shape[2]
@@ -148,28 +54,54 @@ class _CudnnPlan:
         self.refused: PlanDeclined | None = None
 
     def graph(self, piece: Piece, tensors: dict[str, Tensor], arrays: Sequence[Tensor], handle: Any) -> Graph:
-        """The graph for pieces of this shape, built at its first use. cuDNN's refusal is kept, and repeated in its words."""
+        """The graph for pieces of this shape: from memory, from disk, or built. cuDNN's refusal is kept, in its words."""
         shape = (piece.q1 - piece.q0, piece.k1 - piece.k0)
         found = self.graphs.get(shape)
-        if found is not None:
-            return found
-        made = Graph(self.program, tensors["q"].dtype, handle)
-        sizes = tensors["q"].shape[:2]
-        guarded = self.request.direction == "backward" and any(length % TILE for length in shape)
-        lowering = Lowering(self.program, TYPES, made.declare, guarded)
-        for what in views_of(self.program):
-            made.examples[what] = view(arrays[what.slot], what, sizes, piece)
-        scale = made.numbers["scale"] = number(0.0, "f")
+        if found is None:
+            guarded = self.request.direction == "backward" and any(length % TILE for length in shape)
+            views = {what: view(arrays[what.slot], what, tensors["q"].shape[:2], piece) for what in views_of(self.program)}
+            key = self.artifact_key(tensors, views, guarded)
+            found = self._load(key, handle) or self._build(key, tensors, views, guarded, handle)
+            self.graphs[shape] = found
+        return found
+
+    def artifact_key(self, tensors: dict[str, Tensor], views: dict[View, Tensor], guarded: bool) -> ArtifactKey:
+        """Everything that a graph's bytes depend on."""
+        r = self.request
+        named = {**tensors, **{repr(what): x for what, x in sorted(views.items(), key=lambda item: repr(item[0]))}}
+        facts = tuple((name, str(x.dtype), tuple(x.shape), tuple(x.stride())) for name, x in named.items())
+        options = {"native": self.layout.native, "guarded": guarded, "deterministic": r.deterministic, "lowering": LOWERING}
+        return ArtifactKey(
+            r.direction, "cudnn", (("flexsdpa", __version__), *r.device.libraries), r.device.name, r.device.capability,
+            self.program.text, facts, tuple((name, repr(value)) for name, value in options.items()),
+        )  # fmt: skip
+
+    def _load(self, key: ArtifactKey, handle: Any) -> Graph | None:
+        data = STORE.load(key) if self.kept else None
+        if data is None:
+            return None
         try:
-            self.describe(made, lowering, tensors, made.input("scale", scale, by_value=True))
+            return Graph.loaded(self.program, data, handle)
+        except Exception as error:
+            logger.warning("cuDNN does not take a kernel that was kept on disk, it is built again: %s", error)
+            return None
+
+    def _build(
+        self, key: ArtifactKey, tensors: dict[str, Tensor], views: dict[View, Tensor], guarded: bool, handle: Any
+    ) -> Graph:
+        made = Graph.empty(self.program, tensors["q"].dtype, handle)
+        made.examples = views
+        lowering = Lowering(self.program, TYPES, made.declare, guarded)
+        try:
+            self.describe(made, lowering, tensors, made.input("scale", made.scale, by_value=True))
             made.build()
-            made.examples = {}
         except cudnn.cudnnGraphNotSupportedError as error:
             text = " ".join(str(error).split())
             logger.info("cuDNN refused %s: %s", self.request.summary(), text)
             self.refused = PlanDeclined("cudnn.build", "graph", f"cuDNN says: {text[-300:]}", "a graph that cuDNN builds")
             raise self.refused from None
-        self.graphs[shape] = made
+        if self.kept:
+            STORE.save(key, made.saved(), self.request.summary())
         return made
 
     def describe(self, made: Graph, lowering: Lowering, tensors: dict[str, Tensor], scale: Any) -> None:
@@ -187,14 +119,28 @@ class _CudnnPlan:
         r = self.request
         rests = r.q.shape[2] % TILE, r.k.shape[2] % TILE
         key = (r.direction, r.program, r.device, r.q.dtype, r.q.shape[3], r.v.shape[3], r.group, r.deterministic, rests)
+        if key not in _VERDICTS and STORE.load(self._verdict_key(key)) is not None:
+            _VERDICTS[key] = ""  # another process tried it, with these versions on this model of card
         if key not in _VERDICTS:
             trial = make_trial(r, self.program, arrays, scalars)
-            _VERDICTS[key] = disagreement(trial.answers, type(self)(trial.request, trusted=True).attempt(trial, scalars))
+            _VERDICTS[key] = disagreement(
+                trial.answers, type(self)(trial.request, trusted=True, kept=False).attempt(trial, scalars)
+            )
+            if not _VERDICTS[key]:
+                STORE.save(self._verdict_key(key), b"agreed", f"trial of {r.summary()}")
         self.trusted = True
         if _VERDICTS[key]:
             logger.warning("cuDNN builds a kernel for %s that computes wrongly: %s", r.summary(), _VERDICTS[key])
             self.refused = PlanDeclined("cudnn.trial", "result", _VERDICTS[key], "a kernel that agrees with the interpreter")
             raise self.refused
+
+    def _verdict_key(self, key: tuple[Any, ...]) -> ArtifactKey:
+        r = self.request
+        facts = tuple((str(n), repr(x)) for n, x in enumerate(key) if x is not r.device)
+        return ArtifactKey(
+            r.direction, "cudnn", (("flexsdpa", __version__), *r.device.libraries), r.device.name, r.device.capability,
+            self.program.text, (), (("trial", LOWERING), *facts),
+        )  # fmt: skip
 
     def mask_options(self, lowering: Lowering) -> dict[str, Any]:
         """Native flags, or the callback; nothing for plain attention."""
@@ -218,8 +164,7 @@ class _CudnnPlan:
             if self.refused is not None:
                 raise self.refused
             handle = handle_on(device)
-            graph = self.graph(piece, tensors, arrays, handle)
-            graph.run(graph.pack(tensors, arrays, scalars, piece), handle, device)
+            self.graph(piece, tensors, arrays, handle).run(tensors, arrays, scalars, piece, handle)
 
 
 def views_of(program: Program) -> set[View]:

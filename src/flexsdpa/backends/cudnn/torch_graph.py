@@ -1,0 +1,146 @@
+"""One cuDNN graph: declared, built or loaded from disk, fed and run. Tensors are known by uid, which outlives a process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import cudnn
+import numpy as np
+import torch
+from torch import Tensor
+
+from flexsdpa.backends.cudnn.layout import Piece
+from flexsdpa.backends.cudnn.lower import Length, Literal, Number, Operand, Start, View
+from flexsdpa.backends.cudnn.torch_operands import number, view
+from flexsdpa.ir.evaluate import evaluate
+from flexsdpa.ir.program import Program
+
+TYPES = cudnn.data_type
+DATA_TYPES = {
+    torch.float16: TYPES.HALF, torch.bfloat16: TYPES.BFLOAT16, torch.float32: TYPES.FLOAT, torch.int32: TYPES.INT32,
+}  # fmt: skip
+OPERANDS: dict[str, type[Operand]] = {kind.__name__: kind for kind in (Number, Literal, Start, Length, View)}
+
+
+class Graph:
+    """A graph and what goes into it. ``graph`` is cuDNN's object; ``uids`` names its tensors."""
+
+    def __init__(self, program: Program, graph: Any) -> None:
+        self.program = program
+        self.graph = graph
+        self.uids: dict[str, int] = {}
+        self.operands: list[tuple[Operand, int]] = []
+        self.numbers: dict[Operand, Tensor] = {}
+        self.scale = number(0.0, "f")
+        self.examples: dict[View, Tensor] = {}
+        self.workspace_bytes = 1
+
+    @staticmethod
+    def empty(program: Program, dtype: torch.dtype, handle: Any) -> Graph:
+        """A graph to be described and built."""
+        kind = DATA_TYPES[dtype]
+        graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=TYPES.FLOAT, compute_data_type=TYPES.FLOAT, handle=handle)
+        return Graph(program, graph)
+
+    @staticmethod
+    def loaded(program: Program, data: bytes, handle: Any) -> Graph:
+        """A graph as ``saved`` wrote it. Raises what cuDNN raises for bytes that it does not take."""
+        head, _, plan = data.partition(b"\n")
+        facts = json.loads(head)
+        made = Graph(program, cudnn.pygraph(handle=handle))
+        made.uids = facts["uids"]
+        for name, fields, uid in facts["operands"]:
+            fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+            made._feed(OPERANDS[name](**fields), uid)
+        made.workspace_bytes = facts["workspace"]
+        made.graph.deserialize(handle, plan)
+        return made
+
+    def saved(self) -> bytes:
+        """The built plan, and which uid takes what."""
+        operands = [
+            (type(what).__name__, {name: getattr(what, name) for name in what.__slots__}, uid) for what, uid in self.operands
+        ]
+        facts = {"uids": self.uids, "operands": operands, "workspace": self.workspace_bytes}
+        return json.dumps(facts).encode() + b"\n" + bytes(self.graph.serialize(as_bytes=True))
+
+    def input(self, name: str, like: Tensor, by_value: bool = False) -> Any:
+        uid = self.uids[name] = len(self.uids) + 1
+        return self.graph.tensor(
+            name=name,
+            dim=list(like.shape),
+            stride=list(like.stride()),
+            data_type=DATA_TYPES[like.dtype],
+            is_pass_by_value=by_value,
+            uid=uid,
+        )
+
+    def output(self, name: str, tensor: Any, like: Tensor) -> None:
+        uid = self.uids[name] = len(self.uids) + 1
+        tensor.set_output(True).set_uid(uid)
+        tensor.set_dim(list(like.shape)).set_stride(list(like.stride())).set_data_type(DATA_TYPES[like.dtype])
+
+    def declare(self, what: Operand) -> Any:
+        """The input of a lowered operand."""
+        name = f"operand{len(self.operands)}"
+        made = self.input(name, self.examples[what]) if isinstance(what, View) else self.input(name, _host(what), by_value=True)
+        self._feed(what, self.uids[name])
+        return made
+
+    def _feed(self, what: Operand, uid: int) -> None:
+        self.operands.append((what, uid))
+        if not isinstance(what, View):
+            self.numbers[what] = _host(what)
+
+    def build(self) -> None:
+        """Plans and compiles. Raises cudnnGraphNotSupportedError where cuDNN has no kernel."""
+        self.graph.validate()
+        self.graph.build_operation_graph()
+        self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        self.graph.check_support()
+        self.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
+        self.workspace_bytes = max(int(self.graph.get_workspace_size()), 1)
+        self.examples = {}
+
+    def run(
+        self, tensors: dict[str, Tensor], arrays: Sequence[Tensor], scalars: Sequence[float], piece: Piece, handle: Any
+    ) -> None:
+        """Runs on tensors by name, captured tensors and scalars (the softmax scale first)."""
+        uids, sizes = self.uids, tensors["q"].shape[:2]
+        packed = {uids[name]: x for name, x in tensors.items()}
+        packed[uids["scale"]] = self.scale.fill_(scalars[0])
+        for what, uid in self.operands:
+            if isinstance(what, View):
+                packed[uid] = view(arrays[what.slot], what, sizes, piece)
+                continue
+            host = packed[uid] = self.numbers[what]
+            if isinstance(what, Number):
+                host.fill_(host_value(self.program, what.value, scalars[1:]))
+            elif isinstance(what, Start):
+                host.fill_(piece.q0 if what.axis == "q" else piece.k0)
+            elif isinstance(what, Length):
+                host.fill_(piece.q1 - piece.q0 if what.axis == "q" else piece.k1 - piece.k0)
+        workspace = torch.empty(self.workspace_bytes, dtype=torch.uint8, device=tensors["q"].device)
+        self.graph.execute(packed, workspace, handle=handle)
+
+
+def _host(what: Operand) -> Tensor:
+    kind = what.kind if isinstance(what, Number | Literal) else "i"
+    return number(what.value if isinstance(what, Literal) else 0, kind)
+
+
+def host_value(program: Program, n: int, scalars: Sequence[float]) -> float | int:
+    """The value of an instruction that depends on no position and no tensor."""
+    instr = program.instrs[n]
+    if instr.op == "scalar":
+        return scalars[int(instr.attr)]
+    if instr.op == "const_f":
+        return float(instr.attr)
+    if instr.op == "const_i":
+        return int(instr.attr)
+    needed = program.reachable([n])
+    kept = tuple(one if m in needed else type(one)("const_b", (), "True", "b") for m, one in enumerate(program.instrs[: n + 1]))
+    alone = Program(program.arrays, program.scalars, kept, (("value", n),), program.text)
+    return evaluate(alone, {}, (), scalars, work=np.float32)["value"].item()  # type: ignore[no-any-return]
