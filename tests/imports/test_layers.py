@@ -4,7 +4,9 @@ Documented differences from that table:
 - in a backend's folder, torch may be imported by build.py and by files named torch_*.py;
 - testing/ makes programs and devices, so it may import ir and spec besides the public API;
 - cli/ and bench/ are the top: they may look at everything but a backend's folder, because explain and draw show it;
-- NumPy is for evaluate.py and what folds constants with it, and for structure/, which classifies blocks by the thousand;
+- NumPy is for evaluate.py and what computes with it (constant folding, the check of a callback's derivative), and for
+  structure/, which classifies blocks by the thousand;
+- mods/ may import trace, which records graph callbacks;
 - ops.py and the front ends' own integrations stand above the core: ops records through trace, integrations use mods.
 """
 
@@ -28,7 +30,7 @@ MAY_IMPORT = {
     "ops": (*ZERO, "trace", "ops"),
     "torch": (*CORE, "backends.protocol", "backends.catalogue", "engine", "explain", "ops", "mods", "torch"),
     "jax": (*CORE, "backends.protocol", "backends.catalogue", "engine", "explain", "ops", "mods", "jax"),
-    "mods": ("errors", "ops", "mods"),
+    "mods": ("errors", "ops", "trace", "mods"),
     "testing": (*PUBLIC, "ir", "spec"),
     "bench": PUBLIC,
     "cli": (*PUBLIC, *CORE),
@@ -38,7 +40,10 @@ MAY_IMPORT = {
 """Part of the package -> the parts that it may import."""
 
 MAY_USE_TORCH = ("torch", "cli", "bench", "testing")
-MAY_USE_NUMPY = ("ir/evaluate.py", "ir/simplify.py", "structure", "ops", "mods", "testing", "bench", "cli", "torch", "backends")
+MAY_USE_NUMPY = (
+    "ir/evaluate.py", "ir/simplify.py", "trace/callback_check.py", "structure", "ops", "mods", "testing", "bench", "cli", "torch",
+    "backends",
+)  # fmt: skip
 
 
 def part_of(path):

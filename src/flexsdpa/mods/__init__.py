@@ -1,10 +1,11 @@
 """Ready mods. Score mods: softcap, alibi, relative_bias, t5_bias, chain. Masks: causal, sliding_window, document, prefix_lm,
-padding, and_masks, or_masks, not_mask.
+padding, and_masks, or_masks, not_mask. from_graph_callback takes a score function that is written as cuDNN graph calls.
 
 Each is a small immutable object that can be called on traced values, on tensors and on numbers, compared, pickled and printed.
 Captured tensors (slopes, tables, document ids) are torch tensors (or arrays of the front end in use).
 """
 
+from flexsdpa.mods.callbacks import from_graph_callback
 from flexsdpa.mods.masks import and_masks, causal, document, not_mask, or_masks, padding, prefix_lm, sliding_window
 from flexsdpa.mods.scores import alibi, alibi_slopes, chain, relative_bias, softcap, t5_bias, t5_bucket
 
@@ -15,6 +16,7 @@ __all__ = [
     "causal",
     "chain",
     "document",
+    "from_graph_callback",
     "not_mask",
     "or_masks",
     "padding",
