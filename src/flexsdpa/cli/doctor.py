@@ -6,12 +6,14 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from flexsdpa import config
 from flexsdpa.engine import ENGINE
+from flexsdpa.spec.device import Device
 from flexsdpa.version import __version__
 
 LIBRARIES = (
@@ -21,10 +23,14 @@ LIBRARIES = (
 
 
 def run_doctor() -> None:
-    """Prints four tables."""
+    """Prints the tables."""
     console = Console()
     console.print(_table("Libraries", ("name", "version"), _libraries()))
-    console.print(_table("Devices", ("device", "name", "family", "memory"), _devices()))
+    console.print(_table("Devices", ("device", "name", "family", "memory", "kernel libraries"), _devices()))
+    bad = list(_known_bad())
+    if bad:
+        columns = ("backend", "releases", "cards", "what they get wrong", "here", "source")
+        console.print(_table("Releases known to be bad: such requests go elsewhere", columns, iter(bad)))
     console.print(_table("Backends, in order of preference", ("name", "rules", "depends on"), _backends()))
     console.print(_table("Options", ("environment variable", "value", "from", "what it does"), _options()))
 
@@ -62,8 +68,8 @@ def _loaded_cudnn() -> str:
     return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
 
 
-def _devices() -> Iterator[tuple[str, str, str, str]]:
-    yield "cpu", platform.processor() or platform.machine(), f"{os.cpu_count()} threads", ""
+def _devices() -> Iterator[tuple[str, str, str, str, str]]:
+    yield "cpu", platform.processor() or platform.machine(), f"{os.cpu_count()} threads", "", ""
     try:
         import torch
     except ImportError:
@@ -74,7 +80,26 @@ def _devices() -> Iterator[tuple[str, str, str, str]]:
         device = device_of(torch.device("cuda", index))
         family = device.family
         memory = torch.cuda.get_device_properties(index).total_memory
-        yield str(device), device.name, family.name if family else "unknown family", f"{memory / 2**30:.0f} GiB"
+        name = family.name if family else "unknown family"
+        yield str(device), device.name, name, f"{memory / 2**30:.0f} GiB", libraries_text(device)
+
+
+def libraries_text(device: Device) -> str:
+    """What kernels on a device depend on, and whether the process holds two copies of cuDNN."""
+    text = ", ".join(f"{name} {version}" for name, version in device.libraries)
+    mine, torchs = device.library("cudnn"), device.library("cudnn of torch")
+    return f"{text}: TWO COPIES of cuDNN in one process" if mine and torchs and mine != torchs else text
+
+
+def _known_bad() -> Iterator[tuple[str, ...]]:
+    for backend in ENGINE.backends:
+        for row in getattr(backend, "known_bad", ()):
+            yield backend.name, row.versions, row.family or "all", row.what, "yes" if _loaded(row) else "no", row.source
+
+
+def _loaded(row: Any) -> bool:
+    version = tuple(int(part) for part in _loaded_cudnn().split(".") if part)
+    return bool(version) and bool(row.covers(version))
 
 
 def _backends() -> Iterator[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ import pytest
 
 from flexsdpa import mods, ops
 from flexsdpa.backends.cudnn.lower import MASKED, Literal, Lowering, Number, Start, View
+from flexsdpa.backends.cudnn.tune import finished
 from flexsdpa.ir.canonical import derivative_of, program_of
 from flexsdpa.ir.evaluate import evaluate
 from null.cudnn.fake_graph import FakeGraph, Types
@@ -117,9 +118,9 @@ def expected(program, found, score):
     return evaluate(program, {"score": score, **GRID}, found.arrays, found.scalars)
 
 
-def lowered(score_mod, mask_mod):
+def lowered(score_mod, mask_mod, prepare):
     found = traced(score_mod, mask_mod)
-    program = derivative_of(program_of(found.text).text, frozenset()).program
+    program = prepare(derivative_of(program_of(found.text).text, frozenset()).program)
     score = RANDOM.normal(size=(B, H, S, T)).astype(np.float32)
     graph = FakeGraph((B, H, S, T))
     lowering = Lowering(program, Types, feed(graph, program, found.arrays, found.scalars))
@@ -128,8 +129,11 @@ def lowered(score_mod, mask_mod):
     return expected(program, found, score.astype(np.float64)), result, slope
 
 
-def check(score_mod, mask_mod):
-    want, result, slope = lowered(score_mod, mask_mod)
+AS_IT_IS = lambda program: program
+
+
+def check(score_mod, mask_mod, prepare=finished):
+    want, result, slope = lowered(score_mod, mask_mod, prepare)
     keep = np.broadcast_to(want.get("keep", np.asarray(True)), result.data.shape)
     assert result.virtual
     assert slope.virtual
@@ -137,9 +141,10 @@ def check(score_mod, mask_mod):
     np.testing.assert_allclose(slope.data, np.where(keep, 2.0 * want.get("dscore", np.asarray(0.0)), 0.0), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("prepare", [AS_IT_IS, finished], ids=["as it is", "tuned"])
 @pytest.mark.parametrize("name", SCORES)
-def test_scores_and_their_slopes(name):
-    check(SCORES[name], None)
+def test_scores_and_their_slopes(name, prepare):
+    check(SCORES[name], None, prepare)
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -70,7 +70,10 @@ CASES = {
     "a card of no known family": (request(device=replace(CARD, capability=(13, 0))), {"family": "cuda:0 sm_130"}),
     "no frontend": (request(device=replace(H100, libraries=())), {"frontend": "not installed"}),
     "an old frontend": (request(device=with_version(frontend="1.14.1")), {"frontend": "1.14.1"}),
-    "a bad cuDNN": (request(device=with_version("9.10.1")), {"version": "9.10.1"}),
+    "a bad cuDNN": (
+        request(device=with_version("9.10.1")),
+        {"version": "9.10.1", "known-bad": "9.10.1, which gets wrong: fp16 and bf16 attention, forward and backward "
+         "(TransformerEngine, fused_attn.cpp; cudnn-frontend, sdpa_support_surface.h)"}),
     "the next one": (request(device=with_version("9.10.2")), {}),
     "two cuDNNs": (request(device=with_version(torchs="9.10.2")), {"two-copies": "9.19.0 beside torch's 9.10.2"}),
     "fp32": (request(q=spec("f32", 2, 8, 256, 64)), {"dtype": "f32"}),
@@ -131,6 +134,39 @@ def test_every_card_of_a_known_family_is_served(card):
 def test_the_next_card_of_a_family_is_served_before_anybody_has_seen_it():
     for capability in ((8, 7), (9, 1), (10, 7), (11, 1), (12, 3)):
         assert refusals(request(device=replace(CARD, capability=capability))) == {}
+
+
+WINDOW = lambda b, h, i, j: i - j < 40
+LONG = lengths(2048, 2048)
+BAD = {
+    "a window in 9.14.0": (request(None, WINDOW, device=with_version("9.14.0"), **LONG), True),
+    "repaired in 9.14.1": (request(None, WINDOW, device=with_version("9.14.1"), **LONG), False),
+    "a causal window": (request(None, mods.sliding_window(40), device=with_version("9.14.0"), **LONG), False),
+    "few keys": (request(None, WINDOW, device=with_version("9.14.0")), False),
+    "under a mod it is no native flag": (request(mods.softcap(2.0), WINDOW, device=with_version("9.14.0"), **LONG), False),
+}
+
+
+def with_dims(d, dv, direction="backward", **changes):
+    return request(
+        q=spec("bf16", 2, 8, 256, d), k=spec("bf16", 2, 2, 256, d), v=spec("bf16", 2, 2, 256, dv), direction=direction,
+        needs=(True,) * 3, **changes,
+    )  # fmt: skip
+
+
+BAD |= {
+    "unequal dims on Hopper": (with_dims(256, 128), True),
+    "their forward": (with_dims(256, 128, "forward"), False),
+    "192 and 128": (with_dims(192, 128), False),
+    "one of them small": (with_dims(256, 64), False),
+    "on Blackwell": (with_dims(256, 128, device=replace(CARD, capability=(10, 0))), False),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_releases_known_to_be_bad_do_not_serve_what_they_get_wrong(name):
+    asked, bad = BAD[name]
+    assert ("known-bad" in refusals(asked)) == bad
 
 
 def test_auto_prefers_cudnn_on_a_card_and_never_elsewhere():

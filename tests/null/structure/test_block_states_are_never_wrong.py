@@ -39,7 +39,7 @@ def test_a_mask_with_captured_tensors(name, size):
 
 def test_every_ready_mask_is_tested():
     names = {"causal", "sliding_window", "document", "prefix_lm", "padding", "and_masks", "or_masks", "not_mask"}
-    scores = {"softcap", "alibi", "alibi_slopes", "relative_bias", "t5_bias", "t5_bucket", "chain"}
+    scores = {"from_graph_callback", "softcap", "alibi", "alibi_slopes", "relative_bias", "t5_bias", "t5_bucket", "chain"}
     assert set(mods.__all__) == names | scores
     used = {type(mask).__name__ for mask in MASKS.values()}
     assert used >= {"_Causal", "sliding_window", "document", "prefix_lm", "padding", "_All", "_Any", "_Not"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flexsdpa.backends.cudnn.known_bad import KNOWN_BAD
 from flexsdpa.backends.cudnn.rules import RULES
 from flexsdpa.backends.protocol import BuildSpec
 from flexsdpa.eligibility.rule import Rule
@@ -17,6 +18,7 @@ class CudnnBackend:
     name = "cudnn"
     rules: tuple[Rule, ...] = RULES
     universal = False
+    known_bad = KNOWN_BAD
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         return ()  # cuDNN and its frontend are libraries of the device, which every key holds

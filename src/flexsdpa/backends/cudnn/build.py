@@ -19,6 +19,7 @@ from flexsdpa.backends.cudnn.rules import lowered_program
 from flexsdpa.backends.cudnn.torch_check import Trial, disagreement, make_trial
 from flexsdpa.backends.cudnn.torch_graph import TYPES, Graph
 from flexsdpa.backends.cudnn.torch_operands import view
+from flexsdpa.backends.cudnn.tune import finished
 from flexsdpa.backends.protocol import BuildSpec
 from flexsdpa.ir.program import Program
 from flexsdpa.logs import logger
@@ -44,11 +45,12 @@ class _CudnnPlan:
     def __init__(self, request: AttentionRequest, trusted: bool = False, kept: bool = True) -> None:
         self.request = request
         self.kept = kept
-        self.program = lowered_program(request)
+        self.program = finished(lowered_program(request))
         self.trusted = trusted
         q_len, kv_len = request.q.shape[2], request.k.shape[2]
         self.layout: Layout = layout(self.program, request.direction, q_len, kv_len)
         self.whole = self.layout.whole(q_len, kv_len)
+        self.moving = tuple(axis for axis, starts in self.layout.starts().items() if any(starts))
         self.graphs: dict[tuple[int, int], Graph] = {}
         self.lock = threading.Lock()
         self.refused: PlanDeclined | None = None
@@ -70,7 +72,13 @@ class _CudnnPlan:
         r = self.request
         named = {**tensors, **{repr(what): x for what, x in sorted(views.items(), key=lambda item: repr(item[0]))}}
         facts = tuple((name, str(x.dtype), tuple(x.shape), tuple(x.stride())) for name, x in named.items())
-        options = {"native": self.layout.native, "guarded": guarded, "deterministic": r.deterministic, "lowering": LOWERING}
+        options = {
+            "native": self.layout.native,
+            "guarded": guarded,
+            "deterministic": r.deterministic,
+            "lowering": LOWERING,
+            "moving": self.moving,
+        }
         return ArtifactKey(
             r.direction, "cudnn", (("flexsdpa", __version__), *r.device.libraries), r.device.name, r.device.capability,
             self.program.text, facts, tuple((name, repr(value)) for name, value in options.items()),
@@ -91,7 +99,7 @@ class _CudnnPlan:
     ) -> Graph:
         made = Graph.empty(self.program, tensors["q"].dtype, handle)
         made.examples = views
-        lowering = Lowering(self.program, TYPES, made.declare, guarded)
+        lowering = Lowering(self.program, TYPES, made.declare, guarded, self.moving)
         try:
             self.describe(made, lowering, tensors, made.input("scale", made.scale, by_value=True))
             made.build()
@@ -122,7 +130,7 @@ class _CudnnPlan:
         if key not in _VERDICTS and STORE.load(self._verdict_key(key)) is not None:
             _VERDICTS[key] = ""  # another process tried it, with these versions on this model of card
         if key not in _VERDICTS:
-            trial = make_trial(r, self.program, arrays, scalars)
+            trial = make_trial(r, lowered_program(r), arrays, scalars)
             _VERDICTS[key] = disagreement(
                 trial.answers, type(self)(trial.request, trusted=True, kept=False).attempt(trial, scalars)
             )

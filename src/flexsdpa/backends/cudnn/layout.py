@@ -42,6 +42,10 @@ class Layout:
     native: Native | None
     may_be_dead: bool
 
+    def starts(self) -> dict[str, tuple[int, ...]]:
+        """The first query and key of every piece."""
+        return {"q": tuple(piece.q0 for piece in self.pieces), "kv": tuple(piece.k0 for piece in self.pieces)}
+
     def whole(self, q_len: int, kv_len: int) -> bool:
         """Whether one graph over everything is all there is."""
         return self.pieces == (Piece(0, q_len, 0, kv_len),)

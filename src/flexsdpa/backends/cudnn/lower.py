@@ -8,7 +8,7 @@ are pass-by-value tensors of shape (1, 1, 1, 1), so a new value is no new graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,11 +82,20 @@ class Lowering:
 
     guarded: mask what lies beyond the lengths too. cuDNN 9.19's backward walks whole tiles, and what a mod makes of the
     positions behind the last key or query (3 - score makes inf of -inf there) would reach the gradients.
+    moving: the axes along which a graph may start elsewhere than at 0.
     """
 
-    def __init__(self, program: Program, types: Types, declare: Callable[[Operand], Any], guarded: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        types: Types,
+        declare: Callable[[Operand], Any],
+        guarded: bool = False,
+        moving: Sequence[str] = ("q", "kv"),
+    ) -> None:
         self.program = program
         self.guarded = guarded
+        self.moving = moving
         self.types = types
         self.declare = declare
         self.depends = program.depends()
@@ -220,7 +229,7 @@ class Lowering:
         self.virtual.add(n)
         if instr.op in AXES:
             index = self.typed(self.graph.gen_index(input=self.score, axis=AXES[instr.op]), "i")
-            return self.binary("add", index, self.operand(Start(instr.op)), "i") if instr.op in ("q", "kv") else index
+            return self.binary("add", index, self.operand(Start(instr.op)), "i") if instr.op in self.moving else index
         kind = self.program.instrs[instr.args[-1]].kind
         return RULES[f"{instr.op}({kind})"](self, instr)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flexsdpa.backends.cudnn.known_bad import known_bad
 from flexsdpa.backends.cudnn.lower import RULES as LOWERED
 from flexsdpa.backends.cudnn.lower import view_of
 from flexsdpa.eligibility.rule import Rule
@@ -44,6 +45,12 @@ def _frontend(request: AttentionRequest) -> str | None:
     if not text:
         return "not installed"
     return text if version_of(text) < OLDEST_FRONTEND else None
+
+
+def _known_bad(request: AttentionRequest) -> str | None:
+    text = request.device.library("cudnn")
+    row = known_bad(request, version_of(text)) if text else None
+    return f"{text}, which gets wrong: {row.what} ({row.source})" if row is not None else None
 
 
 def _version(request: AttentionRequest) -> str | None:
@@ -183,8 +190,9 @@ RULES: tuple[Rule, ...] = (
     Rule("cudnn.family", "device", _family, f"one of {', '.join(FAMILIES)}", "", "cuDNN support matrix: Ampere or newer"),
     Rule("cudnn.frontend", "nvidia-cudnn-frontend", _frontend, "nvidia-cudnn-frontend 1.23 or newer",
          "pip install 'flexsdpa[cuda]'", "the graph API comes with it"),
-    Rule("cudnn.version", "cuDNN", _version, "9.10.2 or newer", "upgrade cuDNN", "9.10.0 and 9.10.1 compute fp16 and bf16 "
-         "attention wrongly (TransformerEngine and cudnn-frontend refuse them)"),
+    Rule("cudnn.version", "cuDNN", _version, "9.10.2 or newer", "upgrade cuDNN", "the oldest that is not known to be bad"),
+    Rule("cudnn.known-bad", "cuDNN", _known_bad, "a release that computes it rightly", "see flexsdpa doctor",
+         "the table known_bad.py"),
     Rule("cudnn.two-copies", "cuDNN", _two_copies, "one cuDNN in the process",
          "install the cuDNN that torch was built with", "handles of one copy are not those of another"),
     Rule("cudnn.dtype", "dtype", _dtype, "f16 or bf16", "cast q, k and v, or run under autocast", PROBES),
