@@ -11,8 +11,8 @@ would be found again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flexsdpa import config
@@ -35,10 +35,11 @@ SIGNATURES_KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a signature leads: the decision, and the key of its plan."""
+    """Where a signature leads: the decision, the key of its plan, and who declined at run time before."""
 
     decision: Decision
     key: PlanKey
+    declined: Mapping[str, Refusal] = field(default_factory=dict)
 
 
 class Engine:
@@ -58,7 +59,7 @@ class Engine:
         try:
             return plan.run(*tensors)
         except PlanDeclined as declined:
-            return self._run_elsewhere(route, declined, tensors)
+            return self._run_elsewhere(signature, route, declined, tensors)
 
     def route(self, request: AttentionRequest, declined: dict[str, Refusal] | None = None) -> Route:
         """request -> Decision -> PlanKey. Raises UnsupportedError with every reason."""
@@ -69,12 +70,11 @@ class Engine:
             self.cache.count("refusals")
             logger.debug("refused: %s", decision)
             raise
-        if decision.fallback and not declined:
-            _say_once(decision)
         backend = self.backend(name)
-        return Route(
-            decision, plan_key(decision.request, name, versions(backend, decision.request), backend.shape_class(decision.request))
-        )
+        if decision.fallback and backend.universal and decision.request.device.kind != "cpu":
+            _say_once(decision)
+        key = plan_key(decision.request, name, versions(backend, decision.request), backend.shape_class(decision.request))
+        return Route(decision, key, dict(declined or NOTHING))
 
     def decide(self, request: AttentionRequest, declined: dict[str, Refusal] | None = None) -> Decision:
         """Who may serve a request. Its text may be a raw trace; the decision's request holds the canonical text."""
@@ -110,13 +110,17 @@ class Engine:
         self._routes[signature] = route
         return route
 
-    def _run_elsewhere(self, route: Route, declined: PlanDeclined, tensors: tuple[Any, ...]) -> Any:
+    def _run_elsewhere(self, signature: Hashable, route: Route, declined: PlanDeclined, tensors: tuple[Any, ...]) -> Any:
         """The next backend that serves these values, after one declined them; a named backend has no next one."""
-        refusals: dict[str, Refusal] = {}
+        refusals = dict(route.declined)
+        lasting = True
         while True:
+            lasting = lasting and declined.lasting
             refusal = Refusal(declined.rule, declined.field, declined.got, declined.need, "", "found at run time")
             refusals[route.key.backend] = refusal
             route = self.route(route.decision.request, refusals)
+            if lasting:
+                self._remember(signature, route)
             try:
                 return self.plan(route).run(*tensors)
             except PlanDeclined as again:

@@ -87,9 +87,15 @@ def explain(request: AttentionRequest, names: Sequence[str] = (), engine: Engine
         program=pretty(program, names),
         derivative=pretty(derived.program, names) if derived else "",
         structure=tuple(describe(program, analyse(program))),
-        notes=tuple(_notes(decision.request, program)),
+        notes=(*_notes(decision.request, program), *_cautions(decision, engine)),
         key=key,
     )
+
+
+def _cautions(decision: Decision, engine: Engine) -> Iterator[str]:
+    """What the chosen backend only finds out when it builds or runs."""
+    if decision.backend is not None and (text := getattr(engine.backend(decision.backend), "caution", "")):
+        yield text
 
 
 def _notes(request: AttentionRequest, program: Program) -> Iterator[str]:

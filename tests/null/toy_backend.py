@@ -16,10 +16,13 @@ class ToyPlan:
     backend: str
     spec: object
     refuses: object = None
+    lasting: bool = False
+    asked: list = field(default_factory=list)
 
     def run(self, *tensors):
+        self.asked.append(tensors)
         if self.refuses in tensors:
-            raise PlanDeclined(f"{self.backend}.value", "value", str(self.refuses), "any other value")
+            raise PlanDeclined(f"{self.backend}.value", "value", str(self.refuses), "any other value", self.lasting)
         return self.backend, tensors
 
 
@@ -31,8 +34,10 @@ class ToyBackend:
     rules: tuple = ()
     universal: bool = False
     declines: object = None
+    lasting: bool = False
     fails: BaseException | None = None
     built: list = field(default_factory=list)
+    plans: list = field(default_factory=list)
 
     def versions(self):
         return ((self.name, "1.0"),)
@@ -44,7 +49,8 @@ class ToyBackend:
         if self.fails is not None:
             raise self.fails
         self.built.append(spec)
-        return ToyPlan(self.name, spec, self.declines)
+        self.plans.append(ToyPlan(self.name, spec, self.declines, self.lasting))
+        return self.plans[-1]
 
 
 def only_devices(*kinds, name="toy"):

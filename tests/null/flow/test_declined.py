@@ -4,6 +4,7 @@ import pytest
 
 from flexsdpa.engine import Engine
 from flexsdpa.errors import UnsupportedError
+from flexsdpa.testing.fake_devices import H100
 from null.toy_backend import PLAIN, ToyBackend, request
 
 
@@ -23,6 +24,30 @@ class TestAuto:
     def test_other_values_still_go_to_the_first(self):
         engine = Engine([picky(), ToyBackend("any")])
         assert [run(engine, PLAIN, value)[0] for value in (7, 13, 8)] == ["picky", "any", "picky"]
+
+    def test_a_plan_that_declines_for_good_is_not_asked_again(self):
+        first = ToyBackend("first", declines=13, lasting=True)
+        engine = Engine([first, ToyBackend("any")])
+        assert [run(engine, PLAIN, 13)[0] for _ in range(3)] == ["any"] * 3
+        assert len(first.plans[0].asked) == 1
+        assert engine.cache.info().fallbacks == 3
+
+    def test_where_a_later_one_declines_for_now_the_first_is_asked_again(self):
+        first, second = ToyBackend("first", declines=13, lasting=True), picky("second")
+        engine = Engine([first, second, ToyBackend("any")])
+        assert [run(engine, PLAIN, value)[0] for value in (13, 13)] == ["any", "any"]
+        assert len(first.plans[0].asked) == 1  # for good, whatever the others say
+        assert len(second.plans[0].asked) == 2
+
+    def test_on_a_card_it_is_said_once(self, caplog, monkeypatch):
+        monkeypatch.setattr("flexsdpa.engine._said", set())
+        asked = request(device=H100)
+        engine = Engine([picky(), ToyBackend("any", universal=True)])
+        for _ in range(3):
+            run(engine, asked, 13)
+        (record,) = caplog.records
+        assert "no fused kernel serves this request" in record.getMessage()
+        assert "picky: value: 13 asked, any other value served" in record.getMessage()
 
     def test_both_plans_are_kept(self):
         first, second = picky(), ToyBackend("any")

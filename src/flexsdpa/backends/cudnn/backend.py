@@ -19,6 +19,10 @@ class CudnnBackend:
     rules: tuple[Rule, ...] = RULES
     universal = False
     known_bad = KNOWN_BAD
+    caution = (
+        "rules hold what is known without asking: at the first call cuDNN must still build the graph and agree with the "
+        "interpreter on a small problem, else the next backend serves, with one warning"
+    )
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         return ()  # cuDNN and its frontend are libraries of the device, which every key holds

@@ -106,7 +106,7 @@ class _CudnnPlan:
         except cudnn.cudnnGraphNotSupportedError as error:
             text = " ".join(str(error).split())
             logger.info("cuDNN refused %s: %s", self.request.summary(), text)
-            self.refused = PlanDeclined("cudnn.build", "graph", f"cuDNN says: {text[-300:]}", "a graph that cuDNN builds")
+            self.refused = PlanDeclined("cudnn.build", "graph", f"cuDNN says: {text[-300:]}", "a graph that cuDNN builds", True)
             raise self.refused from None
         if self.kept:
             STORE.save(key, made.saved(), self.request.summary())
@@ -139,7 +139,9 @@ class _CudnnPlan:
         self.trusted = True
         if _VERDICTS[key]:
             logger.warning("cuDNN builds a kernel for %s that computes wrongly: %s", r.summary(), _VERDICTS[key])
-            self.refused = PlanDeclined("cudnn.trial", "result", _VERDICTS[key], "a kernel that agrees with the interpreter")
+            self.refused = PlanDeclined(
+                "cudnn.trial", "result", _VERDICTS[key], "a kernel that agrees with the interpreter", True
+            )
             raise self.refused
 
     def _verdict_key(self, key: tuple[Any, ...]) -> ArtifactKey:
@@ -220,7 +222,7 @@ class CudnnForward(_CudnnPlan):
 
 
 class CudnnBackward(_CudnnPlan):
-    """dq, dk, dv. dk and dv of several bands are summed in fp32."""
+    """dq, dk, dv. dk and dv of several bands are summed in fp32, the band with most keys first: it needs no zeros."""
 
     def attempt(self, trial: Trial, scalars: Sequence[float]) -> dict[str, Tensor]:
         scale = trial.q.shape[3] ** -0.5
@@ -272,18 +274,23 @@ class CudnnBackward(_CudnnPlan):
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad_out: Tensor, stats: Tensor,
         dq: Tensor, dk: Tensor, dv: Tensor, arrays: Sequence[Tensor], scalars: Sequence[float],
     ) -> None:  # fmt: skip
-        sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (dk, dv)]
         fill_dead(self.layout.pieces, dq)
-        for piece in self.layout.pieces:
-            parts = [empty_ordered(keys(x, piece), x.shape[3]) for x in (k, v)]
+        sums: list[Tensor] = []
+        for piece in sorted(self.layout.pieces, key=lambda piece: piece.k0 - piece.k1):
+            first = not sums and (piece.k0, piece.k1) == (0, k.shape[2])
+            parts = [dk, dv] if first else [empty_ordered(keys(x, piece), x.shape[3]) for x in (k, v)]
             self._piece(
                 piece, rows(q, piece), keys(k, piece), keys(v, piece), rows(out, piece), rows(grad_out, piece),
                 rows(stats, piece).contiguous(), rows(dq, piece), parts[0], parts[1], arrays, scalars,
             )  # fmt: skip
+            if first:
+                sums = [x.float() for x in parts]
+                continue
+            sums = sums or [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (dk, dv)]
             for total, part in zip(sums, parts, strict=True):
                 keys(total, piece).add_(part)
-        dk.copy_(sums[0])
-        dv.copy_(sums[1])
+        for grad, total in zip((dk, dv), sums or (torch.zeros_like(dk), torch.zeros_like(dv)), strict=True):
+            grad.copy_(total)
 
     def _piece(
         self, piece: Piece, q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad_out: Tensor, stats: Tensor,
