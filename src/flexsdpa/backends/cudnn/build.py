@@ -131,9 +131,12 @@ class _CudnnPlan:
             _VERDICTS[key] = ""  # another process tried it, with these versions on this model of card
         if key not in _VERDICTS:
             trial = make_trial(r, lowered_program(r), arrays, scalars)
-            _VERDICTS[key] = disagreement(
-                trial.answers, type(self)(trial.request, trusted=True, kept=False).attempt(trial, scalars)
-            )
+            try:
+                found = type(self)(trial.request, trusted=True, kept=False).attempt(trial, scalars)
+            except PlanDeclined as declined:  # what cannot be tried cannot be trusted
+                self.refused = declined
+                raise
+            _VERDICTS[key] = disagreement(trial.answers, found)
             if not _VERDICTS[key]:
                 STORE.save(self._verdict_key(key), b"agreed", f"trial of {r.summary()}")
         self.trusted = True
