@@ -121,7 +121,7 @@ def main() -> None:
     facts = {"card": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     columns = ["workload", "", "backends", "forward ms", "at most", "backward ms", "at most", "first s", "first backward s"]
     rows = [row for name, pair in workloads().items() if arguments.only in name for row in measure(name, *pair)]
-    tables = [("gpu_speed", columns, rows), ("gpu_host", ["call", "us"], list(host()))]
+    tables = [("gpu-speed", columns, rows), ("gpu-host", ["call", "us"], list(host()))]
     for name, heads, table in tables:
         for row in table:
             print("  ".join(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row), flush=True)

@@ -45,7 +45,7 @@ def explain(
     """What ``attention`` would do with these arguments: program, derivative, structure, keys, and each backend's reasons.
 
     Runs nothing, and works on meta tensors. Arguments as for ``attention``. The backward is explained for gradients of q, k, v
-    and of every captured float tensor, and of the LSE where return_lse is set.
+    and of captured tensors that require one, and of the LSE where return_lse is set.
 
     Raises: RequestError and TraceError, as attention does.
 
@@ -66,7 +66,7 @@ def explain(
         traced = trace(score_mod, mask_mod, frontend, offset_tensor(q_offset, q.shape[0], q.device))
     check_arrays(traced.arrays, q.device, (score_mod, mask_mod))
     names = [capture_name((score_mod, mask_mod), array) or f"t{n}" for n, array in enumerate(traced.arrays)]
-    needs = (True, True, True, *(a.is_floating_point() for a in traced.arrays))
+    needs = (True, True, True, *(a.is_floating_point() and a.requires_grad for a in traced.arrays))
     chosen = backend or config.get("backend")
     count = len(traced.scalars)
     requests = [
