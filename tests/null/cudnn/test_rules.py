@@ -122,7 +122,7 @@ def test_a_rule_refuses_what_it_names_and_nothing_else(name):
 
 
 def test_every_rule_refuses_something_here():
-    seen = {rule for asked, _ in CASES.values() for rule in refusals(asked)}
+    seen = {rule for asked, _ in (*CASES.values(), *FAMILIES.values()) for rule in refusals(asked)}
     assert seen | {"rank"} == {rule.id.removeprefix("cudnn.") for rule in RULES}
 
 
@@ -161,6 +161,38 @@ BAD |= {
     "one of them small": (with_dims(256, 64), False),
     "on Blackwell": (with_dims(256, 128, device=replace(CARD, capability=(10, 0))), False),
 }
+
+
+def on(*capability, cudnn="9.19.0"):
+    return replace(with_version(cudnn), capability=capability)
+
+
+BACKWARD = {"direction": "backward", "needs": (True,) * 3}
+FAMILIES = {
+    "softcap on Ampere": (request(mods.softcap(2.0), device=on(8, 0), **BACKWARD), "backward-subgraph"),
+    "softcap on Ada": (request(mods.softcap(2.0), device=on(8, 9), **BACKWARD), "backward-subgraph"),
+    "softcap on Blackwell": (request(mods.softcap(2.0), device=on(10, 3), **BACKWARD), ""),
+    "softcap on Thor": (request(mods.softcap(2.0), device=on(11, 0), **BACKWARD), ""),
+    "softcap on GB10": (request(mods.softcap(2.0), device=on(12, 1), **BACKWARD), "backward-subgraph"),
+    "its forward": (request(mods.softcap(2.0), device=on(12, 1)), ""),
+    "causal on GB10": (request(None, mods.causal, device=on(12, 1), **BACKWARD), ""),
+    "documents on Ampere": (
+        request(None, lambda b, h, i, j: table(IDS, i) == table(IDS, j), arrays=[spec("i64", 256)], device=on(8, 0), **BACKWARD),
+        "backward-subgraph"),
+    "256 on Hopper": (with_dims(256, 256, device=on(9, 0)), ""),
+    "256 on B200 before 9.23": (with_dims(256, 256, device=on(10, 0)), "backward-head-dims"),
+    "256 on B200": (with_dims(256, 256, device=on(10, 0, cudnn="9.23.2")), ""),
+    "256 on Thor": (with_dims(256, 256, device=on(11, 0, cudnn="9.28.1")), "backward-head-dims"),
+    "192 and 128 on B300": (with_dims(192, 128, device=on(10, 3)), ""),
+    "192 and 128 on Ampere": (with_dims(192, 128, device=on(8, 0)), "backward-head-dims"),
+    "256 forward on Ampere": (with_dims(256, 256, "forward", device=on(8, 0)), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_differ_where_cudnn_itself_says_so(name):
+    asked, rule = FAMILIES[name]
+    assert set(refusals(asked)) == ({rule} if rule else set())
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flexsdpa.backends.cudnn.known_bad import known_bad
+from flexsdpa.backends.cudnn.layout import layout
 from flexsdpa.backends.cudnn.lower import RULES as LOWERED
 from flexsdpa.backends.cudnn.lower import view_of
 from flexsdpa.eligibility.rule import Rule
@@ -21,6 +22,12 @@ FAMILIES = ("sm_8x", "sm_9x", "sm_10x", "sm_11x", "sm_12x")
 OLDEST_CUDNN = (9, 10, 2)
 OLDEST_FRONTEND = (1, 23)
 LEAVES = ("score", "b", "h", "q", "kv", "read", "scalar", "const_f", "const_i", "const_b")
+SUBGRAPH_BACKWARD = ("sm_9x", "sm_10x", "sm_11x")
+"""Families for which cuDNN 9.19 to 9.28 plan a backward with a score_mod."""
+LARGE_BACKWARD: dict[tuple[str, bool], tuple[int, ...]] = {
+    ("sm_9x", True): (), ("sm_9x", False): (), ("sm_10x", True): (), ("sm_10x", False): (9, 23),
+}  # fmt: skip
+"""(family, whether the head dims are 192 and 128) -> the first release that plans a backward beyond head dim 128."""
 SMALLEST_QUERY = 16
 """A graph holds every length, so decoding with a growing cache would build one a token: only on request."""
 EXACT_IN_FLOAT = 1 << 20
@@ -75,6 +82,28 @@ def _dtype(request: AttentionRequest) -> str | None:
 def _head_dims(request: AttentionRequest) -> str | None:
     dims = request.q.shape[3], request.v.shape[3]
     return None if all(d % 8 == 0 and 8 <= d <= 256 for d in dims) else f"{dims[0]} and {dims[1]}"
+
+
+def _family_name(request: AttentionRequest) -> str:
+    return request.device.family.name if request.device.family is not None else ""
+
+
+def _backward_under_a_mod(request: AttentionRequest) -> str | None:
+    family = _family_name(request)
+    if request.direction == "forward" or family not in FAMILIES or family in SUBGRAPH_BACKWARD:
+        return None
+    native = layout(lowered_program(request), "backward", request.q.shape[2], request.k.shape[2]).native
+    return None if native is not None else f"backward with a subgraph on {family}"
+
+
+def _backward_head_dims(request: AttentionRequest) -> str | None:
+    dims, family = (request.q.shape[3], request.v.shape[3]), _family_name(request)
+    if request.direction == "forward" or family not in FAMILIES or max(dims) <= 128:
+        return None
+    first = LARGE_BACKWARD.get((family, dims == (192, 128)))
+    text = request.device.library("cudnn")
+    served = first is not None and (not text or version_of(text) >= first)
+    return None if served else f"{dims[0]} and {dims[1]}, backward, on {family}"
 
 
 def _empty(request: AttentionRequest) -> str | None:
@@ -183,6 +212,7 @@ def _fits(spec: TensorSpec) -> bool:
     return spec.rank <= 4
 
 
+PLANS = "plans of cuDNN 9.19.0, 9.23.2 and 9.28.1 for described cards of every family"
 PROBES = "built and run on sm_90 with cuDNN 9.19.0 and frontend 1.32.0; benchmarks/results"
 
 RULES: tuple[Rule, ...] = (
@@ -197,6 +227,10 @@ RULES: tuple[Rule, ...] = (
          "install the cuDNN that torch was built with", "handles of one copy are not those of another"),
     Rule("cudnn.dtype", "dtype", _dtype, "f16 or bf16", "cast q, k and v, or run under autocast", PROBES),
     Rule("cudnn.head-dims", "head_dim", _head_dims, "multiples of 8 from 8 to 256", "pad head_dim", PROBES),
+    Rule("cudnn.backward-head-dims", "head_dim", _backward_head_dims,
+         "up to 128 backward; 192 and 128 on sm_9x and sm_10x; up to 256 on sm_9x, and on sm_10x from 9.23", "", PLANS),
+    Rule("cudnn.backward-subgraph", "score_mod", _backward_under_a_mod,
+         f"a backward under a mod on {', '.join(SUBGRAPH_BACKWARD)}", "", PLANS),
     Rule("cudnn.empty", "sizes", _empty, "sizes of at least 1", "", PROBES),
     Rule("cudnn.strides", "strides", _strides, "a last stride of 1, others multiples of 8", "make the tensors contiguous",
          PROBES),
