@@ -1,4 +1,4 @@
-"""``flexsdpa``: demo, doctor, explain, draw, cache."""
+"""``flexsdpa``: demo, doctor, explain, draw, cache, check-cases."""
 
 from __future__ import annotations
 
@@ -64,6 +64,18 @@ def cache(
     from flexsdpa.cli.cache import run_cache
 
     run_cache(clear)
+
+
+@app.command("check-cases")
+def check_cases(
+    file: Annotated[Path, typer.Argument(help="CSV with the columns of tests/data/eligibility_cases.csv.")],
+) -> None:
+    """cuDNN's rules as flexsdpa holds them, against a file of calls with known answers. Exit status 1 where they disagree."""
+    from flexsdpa.cli.check_cases import run_check_cases
+
+    status: list[int] = []
+    _guarded(lambda: status.append(run_check_cases(file)))
+    raise typer.Exit(status[0])
 
 
 @app.command()

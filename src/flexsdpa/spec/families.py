@@ -25,6 +25,21 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+EXCEPTIONS: dict[tuple[int, int], dict[str, str]] = {
+    (8, 9): {"kv-cache-bug": "open bug of cuDNN with KV caches; TransformerEngine, attention utils"},
+    (12, 1): {
+        "no-ragged-backward": "cuDNN 9.19.0, 9.23.2 and 9.28.1 plan no ragged backward for a described 12.1; they do for 12.0"
+    },
+}
+"""What was measured of one card and does not hold for its family, by name, with the evidence."""
+
+
+def has_exception(capability: tuple[int, int], name: str) -> bool:
+    """Whether a measured exception of this name is known of a card."""
+    known = EXCEPTIONS.get(capability, {})
+    return name in known
+
+
 def family_of(capability: tuple[int, int]) -> Family | None:
     """The family of a compute capability; None for one that no row covers."""
     number = 10 * capability[0] + capability[1]
