@@ -119,6 +119,15 @@ def test_version_and_module_entry():
     assert done.stdout.strip() == f"flexsdpa {__version__}"
 
 
+def test_explain_takes_a_cudnn_for_a_described_card():
+    arguments = ("explain", "-s", "softcap:30", "--device", "sm_121", "--cudnn")
+    text = run(*arguments, "9.28.1")
+    assert "a backward under a mod on sm_9x, sm_10x, sm_11x served  [cudnn.backward-subgraph]" in text
+    assert "9.10.1 asked, 9.10.2 or newer served -> upgrade cuDNN  [cudnn.version]" in run(*arguments, "9.10.1")
+    assert "cudnn: expected three numbers with points" in run(*arguments, "new", code=1)
+    assert "not for cpu" in run("explain", "--device", "cpu", "--cudnn", "9.28.1", code=1)
+
+
 def test_cache_shows_and_clears_kernels_on_disk(monkeypatch, tmp_path):
     monkeypatch.setenv("FLEXSDPA_CACHE_DIR", str(tmp_path))
     assert run("cache").startswith("0 kernels, 0.0 MB, in ")

@@ -17,7 +17,7 @@ from flexsdpa.spec.tensors import TensorSpec, contiguous_strides
 
 
 def run_explain(
-    score_mods: Sequence[str], mask_mods: Sequence[str], sizes: Sizes, dtype: str, device: str, backend: str, show_text: bool
+    score_mods: Sequence[str], mask_mods: Sequence[str], sizes: Sizes, dtype: str, device: Device, backend: str, show_text: bool
 ) -> None:
     """Prints the explanation of both directions of a described call."""
     traced = trace_named(score_mods, mask_mods, sizes, dtype)
@@ -26,9 +26,7 @@ def run_explain(
     k = _spec(dtype, (sizes.B, sizes.Hkv, sizes.Skv, sizes.D))
     v = _spec(dtype, (sizes.B, sizes.Hkv, sizes.Skv, sizes.Dv))
     check_tensors(q, k, v)
-    forward = AttentionRequest(
-        "forward", Device.parse(device), q, k, v, traced.text, arrays, len(traced.scalars), backend=backend
-    )
+    forward = AttentionRequest("forward", device, q, k, v, traced.text, arrays, len(traced.scalars), backend=backend)
     needs = (True, True, True, *(DTYPES[spec.dtype].kind == "f" for spec in arrays))
     console = Console(highlight=False)
     for request in (forward, replace(forward, direction="backward", needs=needs)):

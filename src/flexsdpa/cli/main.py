@@ -88,6 +88,7 @@ def explain(
     v_head_dim: Annotated[int, typer.Option(help="Head dim of v; 0: that of q.")] = 0,
     dtype: Annotated[str, typer.Option(help="f16, bf16, f32 or f64.")] = "bf16",
     device: Annotated[str, typer.Option(help="cpu, cuda:0, or a described card such as sm_90.")] = "cpu",
+    cudnn: Annotated[str, typer.Option(help="The described card's cuDNN, for example 9.28.1.")] = "",
     backend: Annotated[str, typer.Option(help="A backend's name, or auto.")] = "auto",
     text: Annotated[bool, typer.Option("--text", help="Also print the canonical program text, which is the key.")] = False,
 ) -> None:
@@ -99,10 +100,11 @@ def explain(
     """
     from flexsdpa.cli.explain import run_explain
     from flexsdpa.cli.modspec import Sizes
+    from flexsdpa.spec.device import Device
 
     def run() -> None:
         sizes = Sizes.parse(shape, kv_heads, kv_len, v_head_dim)
-        run_explain(score_mod, mask_mod, sizes, dtype, device, backend, text)
+        run_explain(score_mod, mask_mod, sizes, dtype, Device.parse(device, cudnn), backend, text)
 
     _guarded(run)
 

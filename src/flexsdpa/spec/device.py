@@ -42,12 +42,19 @@ class Device:
         return f"{self.kind}:{self.index}{sm}"
 
     @staticmethod
-    def parse(text: str) -> Device:
-        """``cpu``, ``cuda:1`` or ``sm_90`` (a described card that nobody needs to own)."""
+    def parse(text: str, cudnn: str = "") -> Device:
+        """``cpu``, ``cuda:1`` or ``sm_90`` (a described card that nobody needs to own, with this cuDNN or the assumed one)."""
         described = re.fullmatch(r"sm_?(\d+)(\d)", text)
+        if cudnn and not re.fullmatch(r"\d+\.\d+\.\d+", cudnn):
+            raise RequestError(f"cudnn: expected three numbers with points, got {cudnn!r}", field="cudnn", got=cudnn)
         if described:
             capability = int(described[1]), int(described[2])
-            return Device("cuda", 0, f"described-sm_{capability[0]}{capability[1]}", text, capability, ASSUMED_LIBRARIES)
+            libraries = (("cudnn", cudnn), *ASSUMED_LIBRARIES[1:]) if cudnn else ASSUMED_LIBRARIES
+            return Device("cuda", 0, f"described-sm_{capability[0]}{capability[1]}", text, capability, libraries)
+        if cudnn:
+            raise RequestError(
+                f"a cuDNN can be given for a described card such as sm_90, not for {text}", field="cudnn", got=cudnn
+            )
         plain = re.fullmatch(r"([a-z]+)(?::(\d+))?", text)
         if plain:
             return Device(plain[1], int(plain[2] or 0))

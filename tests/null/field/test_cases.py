@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flexsdpa.eligibility import check
 from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.eligibility.field.decide import ROWS, decide_case
 from flexsdpa.errors import RequestError
@@ -127,3 +128,35 @@ def test_a_missing_column_is_named():
     del row["softmax"]
     with pytest.raises(RequestError, match="column 'softmax' is missing"):
         FieldCase.parse(row)
+
+
+def test_plain_arguments_make_the_same_case():
+    asked = FieldCase.of(cc="sm_90", mask="causal", window=(-1, 0), training=True)
+    assert asked == case()
+    assert FieldCase.of(cc=(12, 1), cudnn=(9, 28, 1), h_q=32).h_kv == 32
+
+
+def test_check_answers_with_records():
+    decision = check(cc="12.1", mask="causal", training=True, deterministic=True)
+    assert decision.answer == "declined"
+    assert [row.id for row in decision.declines] == ["CUDNN-12X-04"]
+    assert decision.reasons() == ["CUDNN-12X-04: no deterministic training on this family (GATE; FE)"]
+    assert check(mask="causal").answer == "eligible"
+    assert check(score_mod="yes", cudnn="9.20.0").answer == "unsure"
+
+
+MISTAKEN = {
+    "unknown": ({"head_dim": 128}, "unknown argument 'head_dim'"),
+    "heads": ({"h_q": 16, "h_kv": 5}, "h_q 16 is no multiple of h_kv 5"),
+    "paged alone": ({"paged": 64}, "paged, kv_cache='paged' and a layout paged_kv_... go together"),
+    "card": ({"cc": "h200"}, "cc: expected 2 numbers with points"),
+    "window": ({"window": (-2, 0)}, "window: bounds are -1 (open) or at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKEN)
+def test_mistaken_arguments_are_named(name):
+    arguments, text = MISTAKEN[name]
+    with pytest.raises(RequestError) as caught:
+        check(**arguments)
+    assert str(caught.value).startswith(text)

@@ -6,9 +6,10 @@ TransformerEngine's own arguments.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flexsdpa.errors import RequestError, nearest
 from flexsdpa.spec.families import Family, family_of
@@ -210,6 +211,26 @@ class FieldCase:
         return self.page > 0
 
     @staticmethod
+    def of(**given: Any) -> FieldCase:
+        """From plain arguments; what is not given is plain bf16 self-attention of 2 x 16 heads x 2048 x 128 in inference.
+
+        cc: ``"12.1"``, (12, 1) or ``"sm_121"``. cudnn: ``"9.28.1"`` or a tuple. window: (left, right). paged: page size.
+        h_kv, s_kv and d_v follow h_q, s_q and d_qk. Raises RequestError that names the argument.
+        """
+        unknown = [name for name in given if name not in DEFAULTS]
+        if unknown:
+            raise RequestError(f"unknown argument {unknown[0]!r}{nearest(unknown[0], list(DEFAULTS))}", field=unknown[0])
+        follow = {"h_kv": "h_q", "s_kv": "s_q", "d_v": "d_qk"}
+        values = {**DEFAULTS, **{mine: given[other] for mine, other in follow.items() if other in given}, **given}
+        row = {name: _as_text(name, value) for name, value in values.items()}
+        made = FieldCase.parse(row)
+        if made.h_q % made.h_kv:
+            raise RequestError(f"h_q {made.h_q} is no multiple of h_kv {made.h_kv}", field="h_kv", got=made.h_kv)
+        if made.paged != (made.kv_cache == "paged") or made.paged != made.layout.startswith("paged_kv_"):
+            raise RequestError("paged, kv_cache='paged' and a layout paged_kv_... go together", field="paged", got=made.page)
+        return made
+
+    @staticmethod
     def parse(row: Mapping[str, str]) -> FieldCase:
         """From the columns of a cases file. Raises RequestError that names the column."""
         values: dict[str, object] = {name: _choice(name, _text(row, name)) for name in CHOICES}
@@ -226,6 +247,13 @@ class FieldCase:
         return FieldCase(**values)  # type: ignore[arg-type]
 
 
+DEFAULTS: dict[str, Any] = {
+    "framework": "torch", "cc": "9.0", "cudnn": "9.28.1", "dtype": "bf16", "layout": "bshd_bshd_bshd", "b": 2, "h_q": 16, "h_kv": 16,
+    "s_q": 2048, "s_kv": 2048, "d_qk": 128, "d_v": 128, "mask": "no_mask", "window": (-1, -1), "diagonal": "top_left",
+    "bias": "no_bias", "bias_shape": "-", "bias_grad": False, "alibi_slopes": False, "dropout": 0.0, "softmax": "vanilla",
+    "score_mod": "no", "deterministic": False, "training": False, "paged": "none", "kv_cache": "none", "cp": "none", "cp_size": 1,
+    "cuda_graph": False, "max_logit": False, "fp8_mha": False, "num_splits": 1, "pad_between_seqs": False,
+}  # fmt: skip
 BLACKWELL = 100
 """The capability, times ten, from which sources call a card Blackwell or newer."""
 KNOWN_LETTERS = ("bshd", "sbhd", "bhsd", "thd")
@@ -233,6 +261,17 @@ KNOWN_LETTERS = ("bshd", "sbhd", "bhsd", "thd")
 
 def _letters(group: str) -> str:
     return "".join(letter for letter in group if not letter.isdigit())
+
+
+def _as_text(name: str, value: Any) -> str:
+    """An argument in the form of a column."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "cc" and isinstance(value, str) and (card := re.fullmatch(r"sm_?(\d+)(\d)", value)):
+        return f"{card[1]}.{card[2]}"
+    if isinstance(value, tuple):
+        return (":" if name == "window" else ".").join(str(part) for part in value)
+    return str(value)
 
 
 def _text(row: Mapping[str, str], name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flexsdpa.eligibility.field import cards, half, others
 from flexsdpa.eligibility.field.case import FieldCase
@@ -26,6 +27,17 @@ class FieldDecision:
 
     def reasons(self) -> list[str]:
         return [f"{row.id}: {row.reason} ({row.source})" for row in (*self.declines, *self.opens)]
+
+
+def check(**arguments: Any) -> FieldDecision:
+    """Whether cuDNN serves a call, and every reason why not, without a GPU. Arguments as for ``FieldCase.of``.
+
+    Example:
+        >>> from flexsdpa.eligibility import check
+        >>> check(cc="sm_121", cudnn="9.28.1", mask="causal", training=True, deterministic=True).reasons()
+        ['CUDNN-12X-04: no deterministic training on this family (GATE; FE)']
+    """
+    return decide_case(FieldCase.of(**arguments))
 
 
 def decide_case(case: FieldCase) -> FieldDecision:
