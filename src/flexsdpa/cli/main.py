@@ -1,4 +1,4 @@
-"""``flexsdpa``: demo, doctor, explain, draw, cache, check-cases."""
+"""``flexsdpa``: demo, doctor, explain, draw, cache, matrix, check-cases."""
 
 from __future__ import annotations
 
@@ -64,6 +64,20 @@ def cache(
     from flexsdpa.cli.cache import run_cache
 
     run_cache(clear)
+
+
+@app.command()
+def matrix(
+    release: Annotated[list[str], typer.Option(help="A cuDNN release, for example 9.28.1. May be repeated.")] = [],  # noqa: B006
+    card: Annotated[list[str], typer.Option(help="A compute capability, for example 12.1. May be repeated.")] = [],  # noqa: B006
+    direction: Annotated[str, typer.Option(help="forward, backward (training) or both.")] = "both",
+    form: Annotated[str, typer.Option("--format", help="terminal, markdown or json.")] = "terminal",
+    out: Annotated[Path | None, typer.Option(help="Write a heat map (PNG, needs matplotlib) instead.")] = None,
+) -> None:
+    """What cuDNN serves, by feature, card, release and direction, for calls of other frameworks too."""
+    from flexsdpa.cli.matrix import run_matrix
+
+    _guarded(lambda: run_matrix(release, card, direction, form, out))
 
 
 @app.command("check-cases")

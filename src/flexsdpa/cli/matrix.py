@@ -1,0 +1,104 @@
+"""``flexsdpa matrix``: what cuDNN serves, by feature, card, release and direction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flexsdpa.eligibility.field.matrix import CARDS, DIRECTIONS, RELEASES, Cell, cells
+from flexsdpa.errors import RequestError, nearest
+
+SIGNS = {"eligible": "yes", "declined": "-", "unsure": "?"}
+STYLES = {"eligible": "green", "declined": "dim", "unsure": "yellow"}
+FORMATS = ("terminal", "markdown", "json")
+PAGE = """# What cuDNN serves
+
+Made by `flexsdpa matrix --format markdown`: cuDNN's fused attention as other projects call it, from the rows in
+`src/flexsdpa/eligibility/field/`. yes: served. -: declined; the rule ids of a cell are in `--format json`. ?: no source
+settles it, ask by building. Backward means a training call, so forward and backward.
+"""
+
+
+def run_matrix(releases: Sequence[str], cards: Sequence[str], direction: str, form: str, out: Path | None) -> None:
+    """Prints or draws the matrix."""
+    if form not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise RequestError(f"unknown format {form!r}{nearest(form, FORMATS)}; known: {known}", field="format", got=form)
+    if direction not in (*DIRECTIONS, "both"):
+        raise RequestError(f"unknown direction {direction!r}; known: forward, backward, both", field="direction", got=direction)
+    directions = DIRECTIONS if direction == "both" else (direction,)
+    found = list(cells(releases or RELEASES[-1:], cards or CARDS, directions))
+    if out is not None:
+        draw(found, out)
+        typer.echo(f"wrote {out}")
+    elif form == "json":
+        typer.echo(json.dumps([asdict(cell) for cell in found], indent=1))
+    elif form == "markdown":
+        typer.echo(markdown(found))
+    else:
+        for title, rows in tables(found):
+            Console().print(_rich(title, rows))
+
+
+def tables(found: Sequence[Cell]) -> list[tuple[str, list[list[Cell]]]]:
+    """One table a release and direction: a title, and a row of cells for each feature."""
+    result = []
+    for (cudnn, direction), group in groupby(found, key=lambda cell: (cell.cudnn, cell.direction)):
+        rows = [list(row) for _, row in groupby(group, key=lambda cell: cell.feature)]
+        result.append((f"cuDNN {cudnn}, {direction}", rows))
+    return result
+
+
+def column(card: str) -> str:
+    """``12.1`` -> ``sm_121``."""
+    return f"sm_{card.replace('.', '')}"
+
+
+def markdown(found: Sequence[Cell]) -> str:
+    lines = [PAGE]
+    for title, rows in tables(found):
+        heads = [column(cell.card) for cell in rows[0]]
+        lines += [f"## {title}", "", f"| | {' | '.join(heads)} |", "|" + " --- |" * (len(heads) + 1)]
+        lines += [f"| {row[0].feature} | {' | '.join(SIGNS[cell.answer] for cell in row)} |" for row in rows]
+        lines.append("")
+    return "\n".join(lines).rstrip("\n")
+
+
+def _rich(title: str, rows: list[list[Cell]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for cell in rows[0]:
+        table.add_column(column(cell.card), justify="center")
+    for row in rows:
+        table.add_row(row[0].feature, *(f"[{STYLES[cell.answer]}]{SIGNS[cell.answer]}[/]" for cell in row))
+    return table
+
+
+def draw(found: Sequence[Cell], out: Path) -> None:
+    """A heat map: features down, cards across, one panel a release and direction."""
+    try:
+        from matplotlib.colors import ListedColormap
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RequestError("a picture needs matplotlib: pip install 'flexsdpa[plot]'", field="out") from None
+    panels = tables(found)
+    values = {"declined": 0, "unsure": 1, "eligible": 2}
+    features = [row[0].feature for row in panels[0][1]]
+    figure = Figure(figsize=(3.2 + 2.9 * len(panels), 0.24 * len(features) + 1.2), layout="constrained")
+    axes: Any = figure.subplots(1, len(panels), squeeze=False)[0]
+    for n, (title, rows) in enumerate(panels):
+        colours = ListedColormap(["#d9d9d9", "#f2c14e", "#3a8f5c"])
+        shades = [[values[cell.answer] for cell in row] for row in rows]
+        axes[n].imshow(shades, cmap=colours, vmin=0, vmax=2, aspect="auto")
+        axes[n].set_title(title, fontsize=8)
+        axes[n].set_xticks(range(len(rows[0])), [column(cell.card) for cell in rows[0]], rotation=90, fontsize=7)
+        axes[n].set_yticks(range(len(features)), features if n == 0 else [], fontsize=7)
+    figure.savefig(out, dpi=150)
