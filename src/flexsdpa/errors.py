@@ -18,7 +18,7 @@ class RequestError(FlexSDPAError, ValueError):
     """An argument is wrong. ``field`` names it, ``got`` is what was asked."""
 
     def __init__(self, message: str, *, field: str = "", got: object = None) -> None:
-        super().__init__(message)
+        self.args = (message,)  # not super().__init__: torch.compile traces this, and does not know that
         self.field = field
         self.got = got
 
@@ -54,7 +54,9 @@ class ProgramError(FlexSDPAError, ValueError):
 def layout_message(headline: str, rows: Iterable[tuple[str, str]] = ()) -> str:
     """Joins a headline that stands alone with aligned ``label  text`` rows."""
     kept = [(label, text) for label, text in rows if text]
-    width = max((len(label) for label, _ in kept), default=0)
+    width = 0
+    for label, _ in kept:  # no max() with a default: torch.compile traces this, and does not know it
+        width = len(label) if len(label) > width else width
     return "\n".join([headline, *(f"  {label:<{width}}  {text}" for label, text in kept)])
 
 

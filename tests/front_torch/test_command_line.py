@@ -128,6 +128,22 @@ def test_explain_takes_a_cudnn_for_a_described_card():
     assert "not for cpu" in run("explain", "--device", "cpu", "--cudnn", "9.28.1", code=1)
 
 
+def test_explain_asks_the_backend_that_the_environment_names(monkeypatch):
+    monkeypatch.setenv("FLEXSDPA_BACKEND", "reference")
+    assert re.search(r"reference +chosen", run("explain", "--dtype", "f32"))
+    monkeypatch.setenv("FLEXSDPA_BACKEND", "foo")
+    assert "unknown backend 'foo'" in run("explain", code=1)
+
+
+def test_mistakes_on_the_command_line_are_messages(monkeypatch, tmp_path):
+    assert "unknown device 'gpu'" in run("explain", "--device", "gpu", code=1)
+    assert "did you mean 'softcap'" in run("explain", "-s", "softcp:3", code=1)
+    assert "softcap is a score_mod" in run("explain", "-m", "softcap:3", code=1)
+    assert "cannot write" in run("draw", "-m", "causal", "--out", str(tmp_path / "none" / "x.png"), code=1)
+    monkeypatch.setenv("FLEXSDPA_TILE_Q", "abc")
+    assert "NOT VALID: FLEXSDPA_TILE_Q='abc'" in run("doctor")
+
+
 def test_cache_shows_and_clears_kernels_on_disk(monkeypatch, tmp_path):
     monkeypatch.setenv("FLEXSDPA_CACHE_DIR", str(tmp_path))
     assert run("cache").startswith("0 kernels, 0.0 MB, in ")

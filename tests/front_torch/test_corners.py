@@ -238,3 +238,86 @@ def test_nested_keys_with_dense_queries_are_refused():
     table = torch.eye(4).to_sparse()
     with pytest.raises(flexsdpa.RequestError, match="is sparse_coo: make it dense"):
         attention(q, q, q, score_mod=lambda s, b, h, i, j: s + table[i, j])
+
+
+# What a newcomer writes.
+
+
+def test_where_as_a_method_has_torchs_order():
+    q, k, v = random_qkv(1, 2, 8, 8)
+    i, j = torch.arange(8)[:, None], torch.arange(8)
+    for rule in (
+        lambda i, j: (i >= j).where(j < 4, i == j),
+        lambda i, j: torch.where(i >= j, j < 4, i == j),
+        lambda i, j: (i * 2).where(i > j, j) > 3,
+    ):
+        seen = attention(q, k, v, mask_mod=lambda b, h, i, j, rule=rule: rule(i, j))
+        expected = dense_attention(q, k, v, None, lambda b, h, i_, j_, rule=rule: rule(i, j), work=torch.float64)[0]
+        torch.testing.assert_close(seen.double(), expected, rtol=1e-5, atol=1e-5)
+    seen = attention(q, k, v, mask_mod=lambda b, h, i, j: (i >= j).where(j < 4, True))
+    torch.testing.assert_close(seen, F.scaled_dot_product_attention(q, k, v, attn_mask=(i >= j) | (j >= 4)))
+
+
+def test_a_captured_tensors_where_takes_a_traced_condition():
+    q, k, v = random_qkv(1, 2, 8, 8)
+    number = torch.tensor(2.0)
+    seen = attention(q, k, v, score_mod=lambda s, b, h, i, j: s * number.where(i > j, 1.0))
+    expected = attention(q, k, v, score_mod=lambda s, b, h, i, j: s * torch.where(i > j, number, 1.0))
+    assert torch.equal(seen, expected)
+
+
+@pytest.mark.parametrize("how", ["closure", "attribute"])
+def test_a_learned_cap_compiles_to_one_graph(how):
+    class Capped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cap = torch.nn.Parameter(torch.tensor(5.0))
+
+        def forward(self, q):
+            return attention(q, q, q, score_mod=mods.softcap(self.cap))
+
+    model, q = Capped(), random_tensor(1, 2, 8, 8)
+    call = model if how == "attribute" else lambda q: attention(q, q, q, score_mod=mods.softcap(model.cap))
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    grads = [torch.autograd.grad(f(q).square().sum(), model.cap)[0] for f in (compiled, call)]
+    torch.testing.assert_close(*grads)
+
+
+MISTAKES = {
+    "a branch": (lambda q: attention(q, q, q, score_mod=lambda s, b, h, i, j: s if s > 0 else -s), "a branch needs to know"),
+    "a length": (lambda q: attention(q, q, q[:, :, :3]), "k and v must have the same length, got 8 and 3"),
+    "no return": (lambda q: attention(q, q, q, score_mod=lambda s, b, h, i, j: None), "score_mod returned None"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_compilers_keep_the_text_of_errors(name):
+    call, text = MISTAKES[name]
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=text):
+        torch.compile(call, backend="aot_eager", fullgraph=True)(random_tensor(1, 2, 8, 8))
+
+
+def test_padding_says_that_it_takes_lengths():
+    for wrong in (torch.ones(2, 8, dtype=torch.bool), torch.ones(2, 8).long(), torch.ones(2, dtype=torch.bool)):
+        with pytest.raises(flexsdpa.RequestError, match=r"padding takes lengths of shape \(batch,\)"):
+            mods.padding(wrong)
+
+
+TABLE = {0: 1.0, 1: 2.0}
+ADVICE = {
+    "randomness": (lambda s, b, h, i, j: s + torch.rand(()), "rand() in a mod would be drawn once"),
+    "normal noise": (lambda s, b, h, i, j: s + torch.randn(1)[0], "randn() in a mod would be drawn once"),
+    "a mask as a score_mod": (mods.causal, "causal is a mask_mod (b, h, q_idx, kv_idx)"),
+    "a dict": (lambda s, b, h, i, j: s * TABLE[h], "looking up in a dict or set of a traced value"),
+    "formatting": (lambda s, b, h, i, j: s * len(f"{s:.2f}"), "formatting of a traced value"),
+    "a layer": (lambda s, b, h, i, j: torch.nn.functional.linear(s, torch.ones(1, 1)), "linear() of a traced value"),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_what_a_mod_cannot_do_is_said(name):
+    mod, text = ADVICE[name]
+    q = random_tensor(1, 2, 8, 8)
+    with pytest.raises(flexsdpa.TraceError) as caught:
+        attention(q, q, q, score_mod=mod)
+    assert text in str(caught.value)

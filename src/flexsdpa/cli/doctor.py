@@ -13,6 +13,7 @@ from rich.table import Table
 
 from flexsdpa import config
 from flexsdpa.engine import ENGINE
+from flexsdpa.errors import RequestError
 from flexsdpa.spec.device import Device
 from flexsdpa.version import __version__
 
@@ -110,4 +111,8 @@ def _backends() -> Iterator[tuple[str, str, str]]:
 
 def _options() -> Iterator[tuple[str, ...]]:
     for option in config.OPTIONS.values():
-        yield option.env, str(config.get(option.name)), config.source(option.name), f"{option.doc} ({option.valid})"
+        try:
+            value = str(config.get(option.name))
+        except RequestError as error:
+            value = f"NOT VALID: {error}"
+        yield option.env, value, config.source(option.name), f"{option.doc} ({option.valid})"

@@ -139,6 +139,10 @@ def _png(keep: Array, score: Array | None, states: Array, title: str, summary: s
         axis.set_xlabel("kv_idx")
         axis.set_ylabel("q_idx")
     figure.suptitle(f"{title}\n{summary}", fontsize=9)
-    figure.savefig(out, dpi=120)
-    plt.close(figure)
+    try:
+        figure.savefig(out, dpi=120)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot write {out}: {error}", field="out", got=str(out)) from None
+    finally:
+        plt.close(figure)
     Console().print(f"wrote {out}")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
+from flexsdpa import config
 from flexsdpa.cli.modspec import Sizes, array_spec, trace_named
 from flexsdpa.dtypes import DTYPES
 from flexsdpa.explain import explain
@@ -20,6 +21,7 @@ def run_explain(
     score_mods: Sequence[str], mask_mods: Sequence[str], sizes: Sizes, dtype: str, device: Device, backend: str, show_text: bool
 ) -> None:
     """Prints the explanation of both directions of a described call."""
+    backend = backend or config.get("backend")
     traced = trace_named(score_mods, mask_mods, sizes, dtype)
     arrays = tuple(_spec(*array_spec(array)) for array in traced.arrays)
     q = _spec(dtype, (sizes.B, sizes.Hq, sizes.Sq, sizes.D))

@@ -103,7 +103,7 @@ def explain(
     dtype: Annotated[str, typer.Option(help="f16, bf16, f32 or f64.")] = "bf16",
     device: Annotated[str, typer.Option(help="cpu, cuda:0, or a described card such as sm_90.")] = "cpu",
     cudnn: Annotated[str, typer.Option(help="The described card's cuDNN, for example 9.28.1.")] = "",
-    backend: Annotated[str, typer.Option(help="A backend's name, or auto.")] = "auto",
+    backend: Annotated[str, typer.Option(help="A backend's name; by default what FLEXSDPA_BACKEND says.")] = "",
     text: Annotated[bool, typer.Option("--text", help="Also print the canonical program text, which is the key.")] = False,
 ) -> None:
     """Program, derivative, structure, key and every backend's verdict of a call, without running it.

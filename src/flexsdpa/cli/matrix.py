@@ -101,4 +101,7 @@ def draw(found: Sequence[Cell], out: Path) -> None:
         axes[n].set_title(title, fontsize=8)
         axes[n].set_xticks(range(len(rows[0])), [column(cell.card) for cell in rows[0]], rotation=90, fontsize=7)
         axes[n].set_yticks(range(len(features)), features if n == 0 else [], fontsize=7)
-    figure.savefig(out, dpi=150)
+    try:
+        figure.savefig(out, dpi=150)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot write {out}: {error}", field="out", got=str(out)) from None

@@ -101,7 +101,10 @@ def load(name: str, role: str, sizes: Sizes) -> Any:
         for part in argument.split("."):
             value = getattr(value, part)
     except (ImportError, AttributeError, OSError) as error:
-        raise RequestError(f"cannot load {role} {name!r}: {error}", field=role, got=name) from None
+        hint = nearest(head, [n for n, sample in SAMPLES.items() if sample.role == role])
+        if head in SAMPLES:
+            hint = f" ({head} is a {SAMPLES[head].role})"
+        raise RequestError(f"cannot load {role} {name!r}{hint}: {error}", field=role, got=name) from None
     return value
 
 

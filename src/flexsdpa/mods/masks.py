@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexsdpa import ops
-from flexsdpa.errors import RequestError
+from flexsdpa.errors import RequestError, TraceError
 
 Mask = Callable[..., Any]
 
@@ -25,6 +25,10 @@ class _Causal:
     def __call__(self, *args: Any, offset: Any = None) -> Any:
         if not args:
             return _Causal(self.offset if offset is None else offset)
+        if len(args) != 4:
+            raise TraceError(
+                f"causal is a mask_mod (b, h, q_idx, kv_idx); it was called with {len(args)} arguments: pass it as mask_mod="
+            )
         b, _, q_idx, kv_idx = args
         return kv_idx <= q_idx + per_batch(self.offset, b)
 
@@ -96,6 +100,16 @@ class padding:
 
     lengths: Any
     q_lengths: Any = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("lengths", self.lengths), ("q_lengths", self.q_lengths)):
+            if getattr(value, "ndim", 0) > 1 or str(getattr(value, "dtype", "")).endswith("bool"):
+                raise RequestError(
+                    f"padding takes {name} of shape (batch,), got shape {tuple(value.shape)}: read a boolean mask with "
+                    "lambda b, h, q_idx, kv_idx: mask[b, kv_idx]",
+                    field=name,
+                    got=tuple(value.shape),
+                )
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         keys = kv_idx < per_batch(self.lengths, b)

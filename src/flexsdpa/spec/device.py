@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from flexsdpa.errors import RequestError
 from flexsdpa.spec.families import Family, family_of
 
+KINDS = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "meta")
+"""What frameworks call their devices."""
 ASSUMED_LIBRARIES = (("cudnn", "9.19.0"), ("cudnn-frontend", "1.32.0"))
 """What a described card is taken to have: the versions that the rules were checked with."""
 
@@ -56,10 +58,12 @@ class Device:
                 f"a cuDNN can be given for a described card such as sm_90, not for {text}", field="cudnn", got=cudnn
             )
         plain = re.fullmatch(r"([a-z]+)(?::(\d+))?", text)
-        if plain:
+        if plain and plain[1] in KINDS:
             return Device(plain[1], int(plain[2] or 0))
         raise RequestError(
-            f"unknown device {text!r}: expected cpu, cuda:0 or a capability such as sm_90", field="device", got=text
+            f"unknown device {text!r}: expected cpu, cuda:0 or a capability such as sm_90",
+            field="device",
+            got=text,
         )
 
 

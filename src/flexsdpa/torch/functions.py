@@ -8,15 +8,20 @@ import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.overrides import TorchFunctionMode
 
+from flexsdpa.errors import TraceError
 from flexsdpa.trace.functions import read
 from flexsdpa.trace.recorder import Frontend, Recorder
-from flexsdpa.trace.tracer import dispatch, first_tracer
+from flexsdpa.trace.tracer import dispatch_function, first_tracer
 
 DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.bool: "bool", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
     torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
 }  # fmt: skip
 
+RANDOM = frozenset((
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "multinomial",
+    "poisson", "dropout", "uniform_", "normal_", "bernoulli_", "random_", "exponential_",
+))  # fmt: skip
 PYTHON_TYPES: dict[Any, str] = {bool: "bool", int: "i64", float: "f64"}
 """What ``x.to(int)`` means to torch."""
 
@@ -67,9 +72,14 @@ class ReadMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         traced = first_tracer((*args, *kwargs.values()) if kwargs else args)
         if traced is None:
+            if getattr(func, "__name__", "") in RANDOM:
+                raise TraceError(
+                    f"{func.__name__}() in a mod would be drawn once, for all positions and both directions\n"
+                    "  instead  draw a tensor before the call, and read it: noise[b, h, q_idx, kv_idx]"
+                )
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.__getitem__:
             index = args[1]
             recorder: Recorder = traced._recorder
             return read(recorder, args[0], *(index if isinstance(index, tuple) else (index,)))
-        return dispatch(str(func.__name__), args, kwargs or {})
+        return dispatch_function(func, args, kwargs or {})

@@ -131,7 +131,7 @@ class Recorder:
             raise self.error(
                 f"a value of type {type(x).__name__} cannot take part in a mod: {x!r:.60}", "use numbers and tensors"
             )
-        if type(x).__module__.startswith("numpy") and x.ndim == 0:
+        if x.ndim == 0 and not self.frontend.compiling and type(x).__module__.startswith("numpy"):
             return self.lift(x.item())
         if x.ndim:
             raise self.error(

@@ -170,6 +170,11 @@ class Tracer:
     def is_floating_point(self) -> bool:
         return self._kind == "f"
 
+    def where(self, *args: Any, **kwargs: Any) -> Any:
+        """As torch's method, ``x.where(condition, other)``: self where the condition holds."""
+        ordered = (args[0], self, *args[1:]) if args else (self,)
+        return call(self._recorder, "where", ordered, kwargs)
+
     def __getattr__(self, name: str) -> Any:
         if name in FUNCTIONS:
             recorder = self._recorder
@@ -180,7 +185,7 @@ class Tracer:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return dispatch(str(func.__name__), args, kwargs or {})
+        return dispatch_function(func, args, kwargs or {})
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         if method != "__call__":
@@ -191,7 +196,13 @@ class Tracer:
         return call(self._recorder, str(func.__name__), args, kwargs)
 
     # What a traced value has no answer to.
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        self._no_number("looking up in a dict or set", "make it a tensor and index that: table[h]")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self._no_number("formatting", "a traced value has no number yet; print shapes and captured values instead")
+        return repr(self)
 
     def __bool__(self) -> bool:
         frame = None if self._recorder.frontend.compiling else user_frame()
@@ -254,6 +265,14 @@ def first_tracer(values: Any) -> Tracer | None:
             if found is not None:
                 return found
     return None
+
+
+def dispatch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs a framework's function by its name. The method ``x.where(cond, y)`` has another order than ``where(cond, x, y)``."""
+    name = str(func.__name__)
+    if name == "where" and len(args) == 3 and getattr(func, "__objclass__", None) is not None:
+        args = (args[1], args[0], args[2])
+    return dispatch(name, args, kwargs)
 
 
 def dispatch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

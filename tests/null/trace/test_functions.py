@@ -62,7 +62,7 @@ OTHERS = {
     "logical_and": (lambda s, b, h, q, k: q.logical_and(s > 0), lambda s, b, h, q, k: np.logical_and(q, s > 0)),
     "logical_or": (lambda s, b, h, q, k: q.logical_or(k), lambda s, b, h, q, k: np.logical_or(q, k)),
     "logical_xor": (lambda s, b, h, q, k: q.logical_xor(k), lambda s, b, h, q, k: np.logical_xor(q, k)),
-    "where": (lambda s, b, h, q, k: (q > k).where(s, q), lambda s, b, h, q, k: np.where(q > k, s, q)),
+    "where": (lambda s, b, h, q, k: s.where(q > k, q), lambda s, b, h, q, k: np.where(q > k, s, q)),
     "clamp": (lambda s, b, h, q, k: s.clamp(-1, 0.5), lambda s, b, h, q, k: np.clip(s, -1, 0.5)),
     "clamp_min": (lambda s, b, h, q, k: (q - k).clamp_min(-2), lambda s, b, h, q, k: np.maximum(q - k, -2)),
     "clamp_max": (lambda s, b, h, q, k: s.clamp_max(0.5), lambda s, b, h, q, k: np.minimum(s, 0.5)),
