@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from flexsdpa.backends.protocol import BuildSpec
@@ -10,6 +9,7 @@ from flexsdpa.backends.sdpa.rules import RULES
 from flexsdpa.eligibility.rule import Rule
 from flexsdpa.plans.plan import Plan
 from flexsdpa.spec.request import AttentionRequest
+from flexsdpa.version import installed
 
 
 class SdpaBackend:
@@ -20,8 +20,7 @@ class SdpaBackend:
     universal = False
 
     def versions(self) -> tuple[tuple[str, str], ...]:
-        torch = sys.modules.get("torch")
-        return (("torch", str(getattr(torch, "__version__", "not loaded"))),)
+        return (("torch", installed("torch")),)
 
     def shape_class(self, request: AttentionRequest) -> tuple[Any, ...]:
         return ()
