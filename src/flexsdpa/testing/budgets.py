@@ -17,7 +17,7 @@ FACTOR = 2.0
 FLOOR_ROUNDINGS = 16.0
 """Where the dense computation happens to be exact, some roundings of the largest element are still allowed: sums of a few
 hundred terms in another order differ by about that many."""
-FLOOR_FP64 = 256.0
+FLOOR_FP64 = 1024.0
 """The same in fp64, where the dense computation is the oracle itself and tells nothing about rounding."""
 
 
