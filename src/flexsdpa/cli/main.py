@@ -1,4 +1,4 @@
-"""``flexsdpa``: demo, doctor, explain, draw, cache, matrix, check-cases."""
+"""``flexsdpa``: demo, doctor, explain, draw, cache, matrix, check-cases, oracle."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def demo(
     """Runs a table of mods and a real sentence encoder, and compares both with what they should give."""
     from flexsdpa.cli.demo import run_demo
 
-    _guarded(lambda: run_demo(quick))
+    guarded(lambda: run_demo(quick))
 
 
 @app.command()
@@ -77,7 +77,7 @@ def matrix(
     """What cuDNN serves, by feature, card, release and direction, for calls of other frameworks too."""
     from flexsdpa.cli.matrix import run_matrix
 
-    _guarded(lambda: run_matrix(release, card, direction, form, out))
+    guarded(lambda: run_matrix(release, card, direction, form, out))
 
 
 @app.command("check-cases")
@@ -88,7 +88,45 @@ def check_cases(
     from flexsdpa.cli.check_cases import run_check_cases
 
     status: list[int] = []
-    _guarded(lambda: status.append(run_check_cases(file)))
+    guarded(lambda: status.append(run_check_cases(file)))
+    raise typer.Exit(status[0])
+
+
+oracle_app = typer.Typer(help="Asks cuDNN itself, without a GPU, what it plans for a described card.", no_args_is_help=True)
+app.add_typer(oracle_app, name="oracle")
+
+
+@oracle_app.command("run")
+def oracle_run(
+    words: Annotated[list[str], typer.Argument(help="Only questions with one of these words in their names.")] = [],  # noqa: B006
+    release: Annotated[list[str], typer.Option(help="A cuDNN release; may be repeated. By default those on record.")] = [],  # noqa: B006
+    card: Annotated[list[int], typer.Option(help="A capability such as 121; may be repeated. By default all.")] = [],  # noqa: B006
+    workers: Annotated[int, typer.Option(help="Child processes at a time; 0: one a core.")] = 0,
+    folder: Annotated[Path | None, typer.Option(help="Where wheels of cuDNN are kept, about 1 GB a release.")] = None,
+) -> None:
+    """Downloads cuDNN and asks what has no answer yet; goes on where an earlier run stopped. Needs a C compiler, no GPU."""
+    from flexsdpa.cli.oracle import run_oracle
+
+    guarded(lambda: run_oracle(release, words, card, workers, folder))
+
+
+@oracle_app.command("show")
+def oracle_show(
+    words: Annotated[list[str], typer.Argument(help="Words in the names of questions; none: what is on record.")] = [],  # noqa: B006
+) -> None:
+    """What cuDNN said: the recorded releases, or every answer to some questions."""
+    from flexsdpa.cli.oracle import run_show
+
+    guarded(lambda: run_show(words))
+
+
+@oracle_app.command("check")
+def oracle_check() -> None:
+    """Compares the rules with every recorded answer. Exit status 1 where one is not explained."""
+    from flexsdpa.cli.oracle import run_check
+
+    status: list[int] = []
+    guarded(lambda: status.append(run_check()))
     raise typer.Exit(status[0])
 
 
@@ -120,7 +158,7 @@ def explain(
         sizes = Sizes.parse(shape, kv_heads, kv_len, v_head_dim)
         run_explain(score_mod, mask_mod, sizes, dtype, Device.parse(device, cudnn), backend, text)
 
-    _guarded(run)
+    guarded(run)
 
 
 @app.command()
@@ -138,10 +176,10 @@ def draw(
     """Draws a mask, what a score mod does to a score of 0, and which blocks are empty, full or partial."""
     from flexsdpa.cli.draw import run_draw
 
-    _guarded(lambda: run_draw(score_mod, mask_mod, q_len, kv_len or q_len, heads, head, batch, block, out))
+    guarded(lambda: run_draw(score_mod, mask_mod, q_len, kv_len or q_len, heads, head, batch, block, out))
 
 
-def _guarded(run: object) -> None:
+def guarded(run: object) -> None:
     """Errors that flexsdpa raises on purpose are messages, not tracebacks."""
     try:
         run()  # type: ignore[operator]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from flexsdpa.eligibility.preference import CPU, RUN, order_of
 from flexsdpa.eligibility.rule import Refusal, Rule
 from flexsdpa.errors import RequestError, UnsupportedError, layout_message, nearest
 from flexsdpa.spec.request import AttentionRequest
@@ -65,7 +66,7 @@ class Decision:
 
 
 def decide(request: AttentionRequest, candidates: Sequence[Candidate], declined: Mapping[str, Refusal] = NOTHING) -> Decision:
-    """Runs every rule of every candidate. ``candidates`` come in order of preference.
+    """Runs every rule of every candidate. The order of preference is that of the card's family; see preference.py.
 
     A named backend is the only one that may be chosen. declined: what backends said at run time, by name.
     Raises RequestError for a name that nobody has.
@@ -78,6 +79,9 @@ def decide(request: AttentionRequest, candidates: Sequence[Candidate], declined:
             field="backend",
             got=request.backend,
         )
+    family = request.device.family.name if request.device.family is not None else CPU
+    order = order_of(RUN, family, request.direction, names)
+    candidates = sorted(candidates, key=lambda candidate: order.index(candidate.name))
     verdicts = tuple(_verdict(request, candidate, declined) for candidate in candidates)
     allowed = [
         candidate

@@ -25,8 +25,46 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card: ``number`` is 10 * major + minor. shared_bytes: shared memory that a block may ask for. threads and blocks:
+    how many a multiprocessor holds. clusters: whether thread blocks form clusters."""
+
+    number: int
+    name: str
+    multiprocessors: int
+    shared_bytes: int
+    threads: int
+    blocks: int
+    clusters: bool
+
+
+LARGE, MIDDLE, SMALL = 232448, 166912, 101376
+CARDS: tuple[Card, ...] = (
+    Card(80, "NVIDIA A100", 108, MIDDLE, 2048, 32, False),
+    Card(86, "NVIDIA GeForce RTX 3090", 82, SMALL, 1536, 16, False),
+    Card(87, "NVIDIA Jetson AGX Orin", 16, MIDDLE, 1536, 16, False),
+    Card(89, "NVIDIA GeForce RTX 4090", 128, SMALL, 1536, 24, False),
+    Card(90, "NVIDIA H200", 132, LARGE, 2048, 32, True),
+    Card(100, "NVIDIA B200", 148, LARGE, 2048, 32, True),
+    Card(103, "NVIDIA B300", 148, LARGE, 2048, 32, True),
+    Card(110, "NVIDIA Thor", 20, LARGE, 1536, 24, True),
+    Card(120, "NVIDIA GeForce RTX 5090", 170, SMALL, 1536, 24, True),
+    Card(121, "NVIDIA GB10", 48, SMALL, 1536, 24, True),
+)
+"""Cards by capability, one for each that we know. Sources: the CUDA C++ programming guide's table of compute capabilities;
+multiprocessors from NVIDIA's product pages."""
+
+FLASH_256 = "FlashAttention 2 is tested above head dim 192 on a list of cards; TransformerEngine, attention utils"
+INTERVAL_KERNELS = "cudnn-frontend 1.32, cudnn/flex_attention/runtime/arch.py, has kernels for this card"
+WIDE = "TransformerEngine's tests run head dim 256 under context parallelism on 10.0 and 10.3 only"
 EXCEPTIONS: dict[tuple[int, int], dict[str, str]] = {
+    (8, 0): {"flash2-head-dim-256": FLASH_256},
     (8, 9): {"kv-cache-bug": "open bug of cuDNN with KV caches; TransformerEngine, attention utils"},
+    (9, 0): {"flash2-head-dim-256": FLASH_256, "interval-kernels": INTERVAL_KERNELS},
+    (10, 0): {"flash2-head-dim-256": FLASH_256, "interval-kernels": INTERVAL_KERNELS, "wide-context-parallel": WIDE},
+    (10, 3): {"interval-kernels": INTERVAL_KERNELS, "wide-context-parallel": WIDE},
+    (12, 0): {"flash2-head-dim-256": FLASH_256},
     (12, 1): {
         "no-ragged-backward": "cuDNN 9.19.0, 9.23.2 and 9.28.1 plan no ragged backward for a described 12.1; they do for 12.0"
     },

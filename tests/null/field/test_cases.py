@@ -59,6 +59,8 @@ OTHERS = {
     "CUDNN-SCOREMOD-13": {"score_mod": "bprop-only"},
     "CUDNN-SCOREMOD-15": {"score_mod": "yes", "mask": "no_mask", "window": (-1, -1), "cc": (8, 6)},
     "CUDNN-CP-16": {"cp": "p2p", "cp_size": 2, "layout": "bhsd_bhsd_bhsd"},
+    "CUDNN-CP-20": {"cp": "p2p", "cp_size": 2, "d_qk": 256, "d_v": 256},
+    "CUDNN-FE-DECODE-01": {"cudnn": (9, 7, 0), "s_q": 1, "training": False},
     "CUDNN-JAX-01": {"framework": "jax", "dtype": "fp8_delayed"},
     "CUDNN-JAX-CP-04": {"framework": "jax", "cp": "ring", "cp_size": 2, "bias": "post_scale_bias"},
     "CUDNN-JAX-CP-05": {"framework": "jax", "cp": "ring", "cp_size": 2, "softmax": "learnable"},
@@ -140,7 +142,7 @@ def test_check_answers_with_records():
     decision = check(cc="12.1", mask="causal", training=True, deterministic=True)
     assert decision.answer == "declined"
     assert [row.id for row in decision.declines] == ["CUDNN-12X-04"]
-    assert decision.reasons() == ["CUDNN-12X-04: no deterministic training on this family (GATE; FE)"]
+    assert decision.reasons() == ["CUDNN-12X-04: no deterministic training on this family (GATE)"]
     assert check(mask="causal").answer == "eligible"
     assert check(score_mod="yes", cudnn="9.20.0").answer == "unsure"
 

@@ -47,7 +47,7 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-12X-01", lambda c: c.half and c.on("sm_12x") and below(c, 9, 18, 1), "the family needs cuDNN 9.18.1", "GATE"),
     Row("CUDNN-12X-03", lambda c: c.on("sm_12x") and c.packed_qkv and c.q_format == "thd", "use thd_t2hd or three tensors", "GATE; MATRIX"),
     Row("CUDNN-12X-04", lambda c: c.half and c.on("sm_12x") and c.deterministic and c.training,
-        "no deterministic training on this family", "GATE; FE"),
+        "no deterministic training on this family", "GATE"),
     Row("CUDNN-12X-05", lambda c: c.on("sm_12x") and c.fp8, "fp8 attention is off on this family", "MATRIX"),
     Row("CUDNN-12X-06", lambda c: c.on("sm_12x") and c.cached, "open bug with KV caches on this family", "MATRIX"),
     Row("CUDNN-12X-07", lambda c: c.on("sm_12x") and c.training and c.d_qk != c.d_v and (c.d_qk > 128 or c.d_qk % 8 != 0),

@@ -18,10 +18,10 @@ Version = tuple[int, int, int]
 Number = TypeVar("Number", int, float)
 HALF = ("bf16", "fp16")
 FP8 = ("fp8_delayed", "fp8_current", "mxfp8", "fp8_block", "nvfp4")
-MASKS = ("no_mask", "causal", "padding", "padding_causal", "causal_bottom_right", "padding_causal_bottom_right")
+MASKS = ("no_mask", "causal", "padding", "padding_causal", "causal_bottom_right", "padding_causal_bottom_right", "arbitrary")
 CAUSAL = ("causal", "padding_causal", "causal_bottom_right", "padding_causal_bottom_right")
 CHOICES: dict[str, tuple[str, ...]] = {
-    "framework": ("torch", "jax"),
+    "framework": ("torch", "jax", "flexsdpa"),
     "dtype": (*HALF, "fp32", *FP8),
     "mask": MASKS,
     "diagonal": ("top_left", "bottom_right"),
@@ -37,7 +37,11 @@ SIZES = ("b", "h_q", "h_kv", "s_q", "s_kv", "d_qk", "d_v", "cp_size", "num_split
 
 @dataclass(frozen=True, slots=True)
 class FieldCase:
-    """One call. cc: compute capability. cudnn: library version. window: (left, right), -1 is open. page: 0 where not paged."""
+    """One call. cc: compute capability. cudnn: library version. window: (left, right), -1 is open. page: 0 where not paged.
+
+    framework: who calls: torch and jax are TransformerEngine's front doors, flexsdpa is ours. flash: flash-attn's version, empty
+    for the newest that is known.
+    """
 
     framework: str
     cc: tuple[int, int]
@@ -72,6 +76,7 @@ class FieldCase:
     fp8_mha: bool
     num_splits: int
     pad_between_seqs: bool
+    flash: Version | tuple[()] = ()
 
     # The card.
 
@@ -189,8 +194,8 @@ class FieldCase:
 
     @property
     def plain(self) -> bool:
-        """No bias and no dropout."""
-        return not self.has_bias and not self.drops
+        """No bias and no dropout: frameworks hand dropout on in inference too, where the graph ignores it."""
+        return not self.has_bias and self.dropout == 0
 
     @property
     def sink(self) -> bool:
@@ -199,8 +204,9 @@ class FieldCase:
     @property
     def aligned_bottom_right(self) -> bool:
         """Bottom-right alignment that reaches the graph: without padding and with equal lengths it is rewritten to top-left."""
-        asked = self.bottom_right or (self.diagonal == "bottom_right" and not self.causal)
-        return asked and (self.padding or self.s_q != self.s_kv)
+        if self.bottom_right:
+            return self.padding or self.s_q != self.s_kv
+        return self.framework == "torch" and self.diagonal == "bottom_right" and not self.causal
 
     @property
     def cached(self) -> bool:
@@ -244,6 +250,7 @@ class FieldCase:
         values["dropout"] = _convert("dropout", _text(row, "dropout"), float, "a probability")
         page = _text(row, "paged")
         values["page"] = 0 if page == "none" else _number("paged", page)
+        values["flash"] = _parts("flash", row["flash"], 3) if row.get("flash") else ()
         return FieldCase(**values)  # type: ignore[arg-type]
 
 
@@ -252,7 +259,7 @@ DEFAULTS: dict[str, Any] = {
     "s_q": 2048, "s_kv": 2048, "d_qk": 128, "d_v": 128, "mask": "no_mask", "window": (-1, -1), "diagonal": "top_left",
     "bias": "no_bias", "bias_shape": "-", "bias_grad": False, "alibi_slopes": False, "dropout": 0.0, "softmax": "vanilla",
     "score_mod": "no", "deterministic": False, "training": False, "paged": "none", "kv_cache": "none", "cp": "none", "cp_size": 1,
-    "cuda_graph": False, "max_logit": False, "fp8_mha": False, "num_splits": 1, "pad_between_seqs": False,
+    "cuda_graph": False, "max_logit": False, "fp8_mha": False, "num_splits": 1, "pad_between_seqs": False, "flash": "",
 }  # fmt: skip
 BLACKWELL = 100
 """The capability, times ten, from which sources call a card Blackwell or newer."""
@@ -269,7 +276,7 @@ def _as_text(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if name == "cc" and isinstance(value, str) and (card := re.fullmatch(r"sm_?(\d+)(\d)", value)):
         return f"{card[1]}.{card[2]}"
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return (":" if name == "window" else ".").join(str(part) for part in value)
     return str(value)
 

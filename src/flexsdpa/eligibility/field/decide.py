@@ -5,19 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flexsdpa.eligibility.field import cards, half, others
+from flexsdpa.eligibility.field import cards, flash, half, others, ours
 from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.eligibility.field.row import Answer, Row
+from flexsdpa.eligibility.preference import field_order
+from flexsdpa.eligibility.rule import Refusal
+from flexsdpa.errors import RequestError, nearest
 
 ROWS: tuple[Row, ...] = (
     *cards.ROWS, *half.ROWS, *others.FP8_ROWS, *others.CACHE_ROWS, *others.SCORE_MOD_ROWS, *others.PARALLEL_ROWS,
 )  # fmt: skip
+"""cuDNN's."""
+BACKENDS: dict[str, tuple[Row, ...]] = {
+    "cudnn": ROWS, "fa2": (*flash.COMMON, *flash.FA2), "fa3": (*flash.COMMON, *flash.FA3), "fa4": (*flash.COMMON, *flash.FA4),
+    "interval": ours.INTERVAL, "flex": ours.FLEX, "reference": ours.REFERENCE,
+}  # fmt: skip
+"""Backend -> its rows. interval: cudnn.flex_attention; flex: torch FlexAttention; reference: flexsdpa's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldDecision:
-    """Whether cuDNN serves a call. declines and opens: the rows that say no, and those that leave it open."""
+    """Whether a backend serves a call. declines and opens: the rows that say no, and those that leave it open."""
 
+    case: FieldCase
+    backend: str
     declines: tuple[Row, ...]
     opens: tuple[Row, ...]
 
@@ -25,22 +36,51 @@ class FieldDecision:
     def answer(self) -> Answer:
         return "declined" if self.declines else "unsure" if self.opens else "eligible"
 
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """The rows' answers as records: rule, field, got, need, hint, source."""
+        return tuple(row.refusal(self.case) for row in (*self.declines, *self.opens))
+
     def reasons(self) -> list[str]:
         return [f"{row.id}: {row.reason} ({row.source})" for row in (*self.declines, *self.opens)]
 
 
-def check(**arguments: Any) -> FieldDecision:
-    """Whether cuDNN serves a call, and every reason why not, without a GPU. Arguments as for ``FieldCase.of``.
+def check(backend: str = "cudnn", **arguments: Any) -> FieldDecision:
+    """Whether a backend serves a call, and every reason why not, without a GPU. Arguments as for ``FieldCase.of``.
+
+    Raises RequestError for arguments that make no sense.
 
     Example:
         >>> from flexsdpa.eligibility import check
         >>> check(cc="sm_121", cudnn="9.28.1", mask="causal", training=True, deterministic=True).reasons()
-        ['CUDNN-12X-04: no deterministic training on this family (GATE; FE)']
+        ['CUDNN-12X-04: no deterministic training on this family (GATE)']
+        >>> check("fa3", cc="sm_121").refusals[0].rule
+        'FA3-ARCH-01'
     """
-    return decide_case(FieldCase.of(**arguments))
+    return decide_case(FieldCase.of(**arguments), backend)
 
 
-def decide_case(case: FieldCase) -> FieldDecision:
-    """Asks every row."""
-    refusing = [row for row in ROWS if row.refuses(case)]
-    return FieldDecision(tuple(r for r in refusing if not r.opens), tuple(r for r in refusing if r.opens))
+def check_all(**arguments: Any) -> dict[str, FieldDecision]:
+    """Every backend's answer to a call, the preferred one first. Arguments as for ``FieldCase.of``.
+
+    Example:
+        >>> from flexsdpa.eligibility import check_all
+        >>> [name for name, decision in check_all(cc="sm_90", mask="causal").items() if decision.answer == "eligible"]
+        ['cudnn', 'fa3', 'fa4', 'fa2', 'flex', 'reference']
+    """
+    case = FieldCase.of(**arguments)
+    names = field_order(case.family.name if case.family else "", tuple(BACKENDS))
+    return {name: decide_case(case, name) for name in names}
+
+
+def decide_case(case: FieldCase, backend: str = "cudnn") -> FieldDecision:
+    """Asks every row. Rows of other callers do not concern flexsdpa's own calls; rows of what it does not run do."""
+    if backend not in BACKENDS:
+        known = ", ".join(BACKENDS)
+        raise RequestError(f"unknown backend {backend!r}{nearest(backend, list(BACKENDS))}; known: {known}", field="backend")
+    rows = BACKENDS[backend]
+    if case.framework == "flexsdpa":
+        rows = (*(row for row in rows if row.of_library or row.kind == "not yet"), *ours.NOT_YET)
+    refusing = [row for row in rows if row.refuses(case)]
+    declines, opens = (tuple(row for row in refusing if row.opens is side) for side in (False, True))
+    return FieldDecision(case, backend, declines, opens)

@@ -47,8 +47,15 @@ def frontend_forward_dims(c: FieldCase) -> bool:
     return True
 
 
+def right_bounded(c: FieldCase) -> bool:
+    """Whether a right bound reaches the graph: the builder hands a window's right bound on from 9.6 only."""
+    return c.causal or (since(c, 9, 6) and c.band[1] != -1)
+
+
 def mask_served(c: FieldCase) -> bool:
     """Any of the clauses under which the policy takes a mask in a layout."""
+    if c.mask == "arbitrary":
+        return False
     if below(c, 8, 9, 6):
         return c.mask == "causal"
     by_64 = c.lengths_multiple_of(64) and c.s_q <= c.s_kv and c.plain
@@ -56,7 +63,11 @@ def mask_served(c: FieldCase) -> bool:
         early = since(c, 9, 3) and c.uniform("bshd", "sbhd") and by_64
         return early or (since(c, 9, 7) and c.s_q <= c.s_kv)
     if c.mask == "padding_causal_bottom_right":
-        return (since(c, 9, 6) and by_64) or (since(c, 9, 7) and c.plain) or (c.paged and since(c, 9, 5) and by_64)
+        return (
+            (since(c, 9, 6) and by_64)
+            or (since(c, 9, 7) and (c.plain or c.s_q <= c.s_kv))
+            or (c.paged and since(c, 9, 5) and by_64)
+        )
     if c.uniform("bshd", "sbhd"):
         return True
     if c.uniform("thd") and c.padding:
@@ -115,7 +126,7 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-F16-BIAS-03", lambda c: c.half and c.bias_kind == "pre_scale_bias", "bias is added after scaling only", "GATE"),
     Row("CUDNN-F16-BIAS-04", lambda c: c.half and c.bias_kind == "post_scale_bias" and c.mask in ("padding", "padding_causal"),
         "no bias with variable lengths", "GATE"),
-    Row("CUDNN-F16-BIAS-05", lambda c: c.half and _torch(c) and c.bias_shape == "111s" and c.bias_grad and c.training,
+    Row("CUDNN-F16-BIAS-05", lambda c: c.half and _torch(c) and c.bias_shape == "111s" and c.bias_grad,
         "the gradient of a bias of shape (1, 1, 1, s) is not computed", "MATRIX"),
     Row("CUDNN-F16-BIAS-06", lambda c: c.half and c.training and c.datacenter_blackwell_or_newer and c.has_bias and c.dropout > 0,
         "Blackwell's backward takes bias or dropout, not both", "GATE"),
@@ -130,22 +141,26 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-FE-BAND-01", lambda c: c.bottom_right and c.s_q > c.s_kv and not c.padding, "slice q so that s_q = s_kv", "FE"),
     Row("CUDNN-FE-DROPOUT-01", lambda c: c.drops and c.dropout >= 1, "dropout of 1 rescales by infinity", "FE"),
     Row("CUDNN-F16-WIN-01", lambda c: c.half and not window_served(c), "no clause serves this window with this mask and release", "GATE"),
+    Row("CUDNN-F16-WIN-04", lambda c: _torch(c) and c.sliding and (c.dropout > 0 or c.has_bias or c.s_q > c.s_kv),
+        "windows exclude dropout, bias and longer q than kv", "GATE; MATRIX"),
     Row("CUDNN-F16-WIN-07", lambda c: c.half and c.datacenter_blackwell_or_newer and between(c, (9, 7, 0), (9, 7, 1)) and c.bottom_right
         and c.sliding and c.s_q != c.s_kv, "bottom-right windows of unequal lengths need a release after 9.7.0", "GATE"),
     Row("CUDNN-F16-WIN-10", lambda c: _torch(c) and not c.causal and -1 in c.band and max(c.band) > -1,
         "one-sided windows are refused at torch's front door", "MATRIX"),
-    Row("CUDNN-FE-WIN-01", lambda c: c.half and between(c, (9, 6), (9, 10, 2)) and c.band[0] >= 0 and (c.band[1] == -1 or not c.plain),
+    Row("CUDNN-FE-WIN-01", lambda c: c.half and between(c, (9, 2), (9, 10, 2)) and c.band[0] >= 0 and (not right_bounded(c) or not c.plain),
         "a left bound needs a right bound before 9.10.2", "FE"),
     Row("CUDNN-FE-WIN-02", lambda c: c.half and c.on("sm_9x") and below(c, 9, 10) and c.band[0] >= 0 and c.aligned_bottom_right
-        and c.s_q == c.s_kv, "left bound, bottom-right and equal lengths: known gap on Hopper up to 9.9", "FE"),
+        and right_bounded(c) and c.s_q == c.s_kv, "left bound, bottom-right and equal lengths: known gap on Hopper up to 9.9", "FE"),
+    Row("CUDNN-FE-DECODE-01", lambda c: c.half and c.s_q == 1 and below(c, 9, 9, 1) and right_bounded(c),
+        "a single query takes no right bound up to 9.9.0", "FE"),
     Row("CUDNN-F16-SOFTMAX-01", lambda c: c.half and c.sink and below(c, 9, 13, 1), "sinks need 9.13.1", "GATE; FE"),
-    Row("CUDNN-F16-SOFTMAX-02", lambda c: c.half and _torch(c) and c.sink and c.q_format == "thd" and below(c, 9, 18),
+    Row("CUDNN-F16-SOFTMAX-02", lambda c: c.half and _torch(c) and c.sink and c.uniform("thd") and below(c, 9, 18),
         "ragged sinks need 9.18", "MATRIX; CP"),
     Row("CUDNN-FE-SINK-01", lambda c: c.sink and c.s_q == 1, "no sink with a single query", "FE"),
     Row("CUDNN-F16-MAXLOGIT-01", lambda c: c.half and c.max_logit and below(c, 9, 21), "the row maximum needs 9.21", "GATE; FE"),
-    Row("CUDNN-DET-01", lambda c: _det_training(c) and c.number < 90, "deterministic backward needs Hopper or newer", "MATRIX"),
-    Row("CUDNN-DET-02", lambda c: _det_training(c) and c.bias_grad, "bias gradients are summed in no fixed order", "MATRIX"),
-    Row("CUDNN-DET-02b", lambda c: _det_training(c) and below(c, 8, 9, 5), "deterministic backward needs 8.9.5", "MATRIX"),
+    Row("CUDNN-DET-01", lambda c: _torch(c) and _det_training(c) and c.number < 90, "deterministic backward needs Hopper or newer", "MATRIX"),
+    Row("CUDNN-DET-02", lambda c: _torch(c) and _det_training(c) and c.bias_grad, "bias gradients are summed in no fixed order", "MATRIX"),
+    Row("CUDNN-DET-02b", lambda c: _torch(c) and _det_training(c) and below(c, 8, 9, 5), "deterministic backward needs 8.9.5", "MATRIX"),
     Row("CUDNN-DET-03", lambda c: _det_training(c) and c.datacenter_blackwell_or_newer and (below(c, 9, 18, 1) or not c.plain),
         "deterministic backward on Blackwell needs 9.18.1, no dropout and no bias", "GATE; JAX"),
     Row("CUDNN-DET-05", lambda c: _torch(c) and c.deterministic and c.sink, "sinks count as not deterministic", "MATRIX"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.eligibility.field.row import Row, below, since
+from flexsdpa.spec.families import has_exception
 
 JAX_LAYOUTS = ("bs3hd", "bshd_bs2hd", "bshd_bshd_bshd", "t3hd", "thd_t2hd", "thd_thd_thd")
 JAX_CP_LAYOUTS = ("bshd_bs2hd", "bshd_bshd_bshd", "thd_t2hd", "thd_thd_thd")
@@ -122,10 +123,13 @@ PARALLEL_ROWS: tuple[Row, ...] = (
     Row("CUDNN-CP-11", lambda c: _cp(c) and c.uniform("bshd", "sbhd") and c.padding and c.cp in ("a2a", "all_gather"),
         "padding with dense layouts needs p2p", "CP"),
     Row("CUDNN-CP-14", lambda c: _cp(c) and not c.lengths_multiple_of(2 * c.cp_size), "lengths in multiples of 2 * cp_size", "CP"),
-    Row("CUDNN-CP-15", lambda c: _cp(c) and c.cp.startswith("a2a") and (c.h_q % c.cp_size != 0 or c.h_kv % c.cp_size != 0),
+    Row("CUDNN-CP-15", lambda c: _cp(c) and c.cp == "a2a" and (c.h_q % c.cp_size != 0 or c.h_kv % c.cp_size != 0),
         "heads in multiples of cp_size", "CP"),
     Row("CUDNN-CP-16", lambda c: _cp(c) and (not c.uniform("bshd", "sbhd", "thd") or (c.ragged and not c.padding)),
         "layout not served by this exchange", "CP"),
+    Row("CUDNN-CP-20", lambda c: _cp(c) and c.training and c.dims == (256, 256) and not (
+        c.cp in ("p2p", "all_gather") and has_exception(c.cc, "wide-context-parallel")), "tested on two cards and two exchanges only",
+        "TESTS", opens=True),
     Row("CUDNN-JAX-01", lambda c: c.framework == "jax" and c.fp8, "the primitive knows half precision only", "JAX"),
     Row("CUDNN-JAX-02", lambda c: c.framework == "jax" and c.layout not in JAX_LAYOUTS, "JAX has six layouts", "JAX"),
     Row("CUDNN-JAX-04", lambda c: c.framework == "jax" and c.on("sm_12x") and c.ragged,
@@ -136,8 +140,9 @@ PARALLEL_ROWS: tuple[Row, ...] = (
     Row("CUDNN-JAX-CP-03", lambda c: _jax_cp(c) and c.layout not in JAX_CP_LAYOUTS, "packed qkv is out", "JAX"),
     Row("CUDNN-JAX-CP-04", lambda c: _jax_cp(c) and c.has_bias, "no bias under JAX context parallelism", "JAX"),
     Row("CUDNN-JAX-CP-05", lambda c: _jax_cp(c) and c.sink, "no sinks under JAX context parallelism", "JAX"),
-    Row("CUDNN-JAX-CP-06", lambda c: _jax_cp(c) and c.cp == "all_gather" and c.ragged and c.mask != "padding_causal",
-        "ragged all-gather serves padding_causal only", "JAX"),
+    Row("CUDNN-JAX-CP-06", lambda c: _jax_cp(c) and c.cp == "all_gather" and c.mask not in (
+        ("padding_causal",) if c.ragged else ("no_mask", "causal")),
+        "all-gather serves padding_causal where ragged, else no mask and causal", "JAX"),
     Row("CUDNN-JAX-CP-10", lambda c: _jax_cp(c) and (c.cp_size % 2 == 1 or not c.lengths_multiple_of(2 * c.cp_size)),
         "an even cp_size, lengths in multiples of twice it", "JAX"),
 )  # fmt: skip

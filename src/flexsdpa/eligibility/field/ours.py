@@ -1,0 +1,50 @@
+"""Rows of the interval kernels and of FlexAttention, and what flexsdpa itself does not run yet."""
+
+from __future__ import annotations
+
+from flexsdpa.eligibility.field.case import FieldCase
+from flexsdpa.eligibility.field.row import Row
+from flexsdpa.spec.families import has_exception
+
+
+def _interval_dims(c: FieldCase) -> bool:
+    return all(8 <= d <= 128 and d % 8 == 0 for d in c.dims) or c.dims in ((192, 128), (256, 256))
+
+
+INTERVAL: tuple[Row, ...] = (
+    Row("CUDNN-FLEX-01", lambda c: not has_exception(c.cc, "interval-kernels"), "kernels exist for a list of cards", "FEFLEX"),
+    Row("CUDNN-FLEX-02", lambda c: not c.half, "fp16 or bf16", "FEFLEX"),
+    Row("CUDNN-FLEX-03", lambda c: not _interval_dims(c), "head dims of 8 to 128 in 8s, 192 and 128, or 256 and 256", "FEFLEX"),
+    Row("CUDNN-FLEX-04", lambda c: c.h_q % c.h_kv != 0, "query heads must be a multiple of kv heads", "FEFLEX"),
+    Row("CUDNN-FLEX-08", lambda c: c.score_mod != "no" or c.has_bias, "masks of key intervals only, no score change", "FEFLEX",
+        hint="cuDNN or FlexAttention with a score_mod"),
+    Row("CUDNN-FLEX-09", lambda c: c.drops or c.sink or c.cached or c.cp != "none", "no dropout, sink, KV cache or context parallelism", "FEFLEX"),
+)  # fmt: skip
+
+FLEX: tuple[Row, ...] = (
+    Row("FLEX-ARCH-01", lambda c: c.number < 80, "Triton's kernels need Ampere", "torch 2.13, flex_attention"),
+    Row("FLEX-DTYPE-01", lambda c: c.fp8, "fp16, bf16 and fp32", "torch 2.13, flex_attention"),
+    Row("FLEX-DROPOUT-01", lambda c: c.drops, "no dropout", "torch 2.13, flex_attention"),
+    Row("FLEX-SINK-01", lambda c: c.sink, "no sink; rescale with the LSE outside", "torch 2.13, flex_attention"),
+    Row("FLEX-LAYOUT-01", lambda c: c.ragged, "dense tensors; write documents as a mask_mod", "torch 2.13, flex_attention"),
+    Row("FLEX-KV-01", lambda c: c.cached, "a cache goes through its own PagedAttention helper", "torch 2.13, flex_attention"),
+    Row("FLEX-CP-01", lambda c: c.cp != "none", "one device", "torch 2.13, flex_attention"),
+    Row("FLEX-DET-01", lambda c: c.deterministic and c.training and c.bias_grad, "gradients of captured tensors add in no fixed order",
+        "torch 2.13, flex_attention"),
+)  # fmt: skip
+
+YET = "flexsdpa"
+NOT_YET: tuple[Row, ...] = (
+    Row("FLEXSDPA-FP8", lambda c: c.fp8, "flexsdpa does not run fp8 yet", YET, kind="not yet"),
+    Row("FLEXSDPA-DROPOUT", lambda c: c.drops, "flexsdpa does not run dropout yet", YET, kind="not yet"),
+    Row("FLEXSDPA-CACHE", lambda c: c.paged, "flexsdpa does not run paged caches yet", YET, kind="not yet",
+        hint="gather the pages, or pass a contiguous cache with q_offset"),
+    Row("FLEXSDPA-CP", lambda c: c.cp != "none", "flexsdpa does not split a sequence over devices yet", YET, kind="not yet"),
+    Row("FLEXSDPA-MAX", lambda c: c.max_logit, "flexsdpa does not return the largest logit yet", YET, kind="not yet"),
+    Row("FLEXSDPA-SPLIT", lambda c: c.num_splits != 1, "flexsdpa does not split keys by hand yet", YET, kind="not yet"),
+    Row("FLEXSDPA-GAPS", lambda c: c.pad_between_seqs, "flexsdpa does not skip gaps between sequences yet", YET, kind="not yet"),
+    Row("FLEXSDPA-LAYOUT", lambda c: c.packed_qkv or c.packed_kv, "flexsdpa takes three tensors", YET, kind="not yet",
+        hint="pass views of the packed tensor: q, k, v = qkv.unbind(...)"),
+)  # fmt: skip
+"""What holds whoever computes: calls that flexsdpa does not make."""
+REFERENCE: tuple[Row, ...] = NOT_YET

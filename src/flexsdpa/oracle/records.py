@@ -1,0 +1,116 @@
+"""Answers as data: a file for each release of cuDNN, a row for each question and direction, a column for each card."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from flexsdpa.errors import RequestError
+from flexsdpa.oracle.questions import QUESTIONS
+from flexsdpa.spec.families import CARDS
+
+FOLDER = Path(str(files("flexsdpa.oracle") / "records"))
+NUMBERS = tuple(card.number for card in CARDS)
+HEAD = ("question", "direction", "digest")
+YES = "yes"
+BROKEN = "broken: "
+"""How a reason begins where the question could not be put, or the child died over it: no answer of the library's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One answer. reason: empty where a plan was built, else cuDNN's own words."""
+
+    cudnn: str
+    question: str
+    direction: str
+    card: int
+    reason: str
+
+    @property
+    def planned(self) -> bool:
+        return not self.reason
+
+    @property
+    def broken(self) -> bool:
+        return self.reason.startswith(BROKEN)
+
+
+@dataclass
+class Records:
+    """The answers of one release. rows: (question, direction) -> (digest of the question, card -> reason)."""
+
+    cudnn: str
+    frontend: str
+    rows: dict[tuple[str, str], tuple[str, dict[int, str]]] = field(default_factory=dict)
+
+    def cells(self) -> Iterator[Cell]:
+        for (question, direction), (_, answers) in self.rows.items():
+            for card, reason in answers.items():
+                yield Cell(self.cudnn, question, direction, card, reason)
+
+    def stale(self) -> list[str]:
+        """Questions that are asked otherwise now, or no more."""
+        return sorted({q for (q, _), (digest, _) in self.rows.items() if q not in QUESTIONS or QUESTIONS[q].digest() != digest})
+
+    def known(self, question: str, direction: str, card: int) -> bool:
+        digest, answers = self.rows.get((question, direction), ("", {}))
+        return card in answers and question in QUESTIONS and QUESTIONS[question].digest() == digest
+
+    def add(self, cell: Cell) -> None:
+        digest = QUESTIONS[cell.question].digest()
+        old, answers = self.rows.get((cell.question, cell.direction), ("", {}))
+        kept = answers if old == digest else {}
+        self.rows[cell.question, cell.direction] = (digest, {**kept, cell.card: cell.reason})
+
+    def save(self, folder: Path = FOLDER) -> Path:
+        """Writes the release's file whole, or not at all: rows in the order of the questions, reasons numbered at the end."""
+        order = {(name, d): n for n, (name, d) in enumerate((q, d) for q in QUESTIONS for d in QUESTIONS[q].directions)}
+        numbers: dict[str, str] = {"": YES}
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("cudnn", self.cudnn, "frontend", self.frontend))
+        writer.writerow((*HEAD, *NUMBERS))
+        for key in sorted((key for key in self.rows if key in order), key=order.__getitem__):
+            digest, answers = self.rows[key]
+            texts = [numbers.setdefault(answers[n], f"n{len(numbers)}") if n in answers else "" for n in NUMBERS]
+            writer.writerow((*key, digest, *texts))
+        for reason, number in numbers.items():
+            writer.writerow((number, reason))
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / f"{self.cudnn}.csv"
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as part:
+            part.write(out.getvalue())
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+        return target
+
+
+def load(file: Path) -> Records:
+    """The records of a file. Raises RequestError for one that is no such file."""
+    with file.open(newline="", encoding="utf-8") as text:
+        lines = list(csv.reader(text))
+    try:
+        (_, cudnn, _, frontend), head, *rest = lines
+        cards = [int(name) for name in head[len(HEAD) :]]
+        reasons = {row[0]: row[1] for row in rest if len(row) == len(("number", "reason"))}
+        found = Records(cudnn, frontend)
+        for question, direction, digest, *texts in (row for row in rest if len(row) == len(head)):
+            answers = {card: reasons[text] for card, text in zip(cards, texts, strict=True) if text}
+            found.rows[question, direction] = (digest, answers)
+    except (ValueError, KeyError) as error:
+        raise RequestError(f"{file} holds no records of the oracle: {error}", field="records", got=str(file)) from None
+    return found
+
+
+def load_all(folder: Path = FOLDER) -> list[Records]:
+    """Every release that has been asked, oldest first."""
+    found = [load(file) for file in folder.glob("*.csv")]
+    return sorted(found, key=lambda records: tuple(int(part) for part in records.cudnn.split(".")))
