@@ -7,6 +7,7 @@
 from flexsdpa.config import options
 from flexsdpa.engine import cache_clear, cache_info
 from flexsdpa.errors import (
+    ArgumentError,
     BuildError,
     FlexSDPAError,
     ProgramError,
@@ -18,6 +19,7 @@ from flexsdpa.errors import (
 from flexsdpa.version import __version__
 
 __all__ = [
+    "ArgumentError",
     "BuildError",
     "FlexSDPAError",
     "ProgramError",

@@ -64,6 +64,13 @@ OPTIONS: dict[str, Option] = {
             "an integer >= 1",
             "Size of that folder, at most; the least recently used goes first.",
         ),
+        Option(
+            "request_log",
+            "",
+            str,
+            "a file",
+            "Where every new request is appended as a line of JSON, for flexsdpa explain --from; by default nowhere.",
+        ),
         Option("tile_elements", 1 << 20, _positive, "an integer >= 1", "Scores that the reference backend holds at once."),
         Option("tile_q", 128, _positive, "an integer >= 1", "Queries in one tile of the reference backend."),
         Option("tile_kv", 1024, _positive, "an integer >= 1", "Keys in one tile of the reference backend, at most."),

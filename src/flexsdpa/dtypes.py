@@ -39,6 +39,11 @@ DTYPES: dict[str, DType] = {
     )
 }
 
+ALIASES = {
+    "fp16": "f16", "half": "f16", "float16": "f16", "bfloat16": "bf16", "fp32": "f32", "float": "f32", "float32": "f32",
+    "fp64": "f64", "double": "f64", "float64": "f64",
+}  # fmt: skip
+"""What people call the dtypes of inputs, besides our names."""
 INPUT_DTYPES = ("f16", "bf16", "f32", "f64")
 """What q, k and v may be."""
 

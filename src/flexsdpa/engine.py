@@ -27,6 +27,7 @@ from flexsdpa.logs import logger
 from flexsdpa.plans.cache import CacheInfo, PlanCache
 from flexsdpa.plans.key import PlanKey, plan_key
 from flexsdpa.plans.plan import Plan, PlanDeclined
+from flexsdpa.spec.replay import dumps
 from flexsdpa.spec.request import AttentionRequest
 from flexsdpa.version import __version__
 
@@ -64,6 +65,7 @@ class Engine:
     def route(self, request: AttentionRequest, declined: dict[str, Refusal] | None = None) -> Route:
         """request -> Decision -> PlanKey. Raises UnsupportedError with every reason."""
         decision = self.decide(request, declined)
+        record_request(decision.request)
         try:
             name = decision.require()
         except UnsupportedError:
@@ -150,6 +152,20 @@ def _say_once(decision: Decision) -> None:
         logger.warning(
             "no fused kernel serves this request, the tiled reference does (%s): %s", reasons, decision.request.summary()
         )
+
+
+def record_request(request: AttentionRequest) -> None:
+    """Appends a request to the file that the option names. A file that cannot be written is said once, and no call fails."""
+    file = config.get("request_log")
+    if not file:
+        return
+    try:
+        with open(file, "a", encoding="utf-8") as log:
+            log.write(dumps(request) + "\n")
+    except OSError as error:
+        if file not in _said:
+            _said.add(file)
+            logger.warning("requests are not logged: %s", error)
 
 
 ENGINE = Engine()

@@ -23,6 +23,10 @@ class RequestError(FlexSDPAError, ValueError):
         self.got = got
 
 
+class ArgumentError(RequestError, TypeError):
+    """A keyword that a call does not have; other attention functions do, and the text says what to write here."""
+
+
 class TraceError(FlexSDPAError, TypeError):
     """A score_mod or mask_mod did something that a traced value cannot honour."""
 
@@ -62,5 +66,6 @@ def layout_message(headline: str, rows: Iterable[tuple[str, str]] = ()) -> str:
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """``" (did you mean 'bshd'?)"`` when a known name is close, else an empty string."""
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    close = [one for one in known if one.lower() == str(name).lower()]
+    close = close or difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""

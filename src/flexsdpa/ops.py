@@ -79,6 +79,10 @@ def read(table: Any, *indices: Any) -> Any:
     traced = first_tracer(indices)
     if traced is None:
         return table[tuple(indices)]
+    if not hasattr(table, "ndim") and not hasattr(table, "_recorder"):
+        raise traced._recorder.error(
+            f"a {type(table).__name__} was read at a traced position", "make it a tensor: torch.tensor(...)"
+        )
     result = call(traced._recorder, "read", (table, *indices), {})
     if isinstance(result, PartialRead):
         raise result.incomplete()

@@ -120,9 +120,9 @@ def test_version_and_module_entry():
 
 
 def test_explain_takes_a_cudnn_for_a_described_card():
-    arguments = ("explain", "-s", "softcap:30", "--device", "sm_121", "--cudnn")
+    arguments = ("explain", "-s", "softcap:30", "--shape", "1,8,1024,256", "--device", "sm_121", "--cudnn")
     text = run(*arguments, "9.28.1")
-    assert "a backward under a mod on sm_9x, sm_10x, sm_11x served  [cudnn.backward-subgraph]" in text
+    assert "256 and 256, backward, on sm_12x asked" in text
     assert "9.10.1 asked, 9.10.2 or newer served -> upgrade cuDNN  [cudnn.version]" in run(*arguments, "9.10.1")
     assert "cudnn: expected three numbers with points" in run(*arguments, "new", code=1)
     assert "not for cpu" in run("explain", "--device", "cpu", "--cudnn", "9.28.1", code=1)

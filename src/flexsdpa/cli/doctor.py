@@ -13,7 +13,7 @@ from rich.table import Table
 
 from flexsdpa import config
 from flexsdpa.engine import ENGINE
-from flexsdpa.errors import RequestError
+from flexsdpa.errors import RequestError, nearest
 from flexsdpa.spec.device import Device
 from flexsdpa.version import __version__
 
@@ -34,6 +34,8 @@ def run_doctor() -> None:
         console.print(_table("Releases known to be bad: such requests go elsewhere", columns, iter(bad)))
     console.print(_table("Backends, in order of preference", ("name", "rules", "depends on"), _backends()))
     console.print(_table("Options", ("environment variable", "value", "from", "what it does"), _options()))
+    for text in _unknown_options():
+        console.print(text, style="red")
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:
@@ -109,10 +111,20 @@ def _backends() -> Iterator[tuple[str, str, str]]:
         yield backend.name, str(len(backend.rules)), versions
 
 
+def _unknown_options() -> Iterator[str]:
+    """Environment variables that look like options and are none."""
+    known = [option.env for option in config.OPTIONS.values()]
+    for name in os.environ:
+        if name.startswith("FLEXSDPA_") and name not in known:
+            yield f"{name} is no option{nearest(name, known)}"
+
+
 def _options() -> Iterator[tuple[str, ...]]:
     for option in config.OPTIONS.values():
         try:
             value = str(config.get(option.name))
+            if option.name == "backend" and value not in (names := ["auto", *(backend.name for backend in ENGINE.backends)]):
+                value = f"NOT VALID: no backend is called {value!r}{nearest(value, names)}; known: {', '.join(names)}"
         except RequestError as error:
             value = f"NOT VALID: {error}"
         yield option.env, value, config.source(option.name), f"{option.doc} ({option.valid})"

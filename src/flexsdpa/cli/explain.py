@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from flexsdpa import config
 from flexsdpa.cli.modspec import Sizes, array_spec, trace_named
-from flexsdpa.dtypes import DTYPES
+from flexsdpa.dtypes import ALIASES, DTYPES
+from flexsdpa.errors import RequestError
 from flexsdpa.explain import explain
 from flexsdpa.spec.device import Device
+from flexsdpa.spec.replay import loads
 from flexsdpa.spec.request import AttentionRequest, check_tensors
 from flexsdpa.spec.tensors import TensorSpec, contiguous_strides
 
 
 def run_explain(
-    score_mods: Sequence[str], mask_mods: Sequence[str], sizes: Sizes, dtype: str, device: Device, backend: str, show_text: bool
+    score_mods: Sequence[str],
+    mask_mods: Sequence[str],
+    sizes: Sizes,
+    dtype: str,
+    device: Device,
+    backend: str,
+    show_text: bool,
+    learned: bool,
 ) -> None:
-    """Prints the explanation of both directions of a described call."""
+    """Prints the explanation of both directions of a described call. learned: gradients of float captured tensors are wanted."""
+    dtype = ALIASES.get(dtype, dtype)
     backend = backend or config.get("backend")
     traced = trace_named(score_mods, mask_mods, sizes, dtype)
     arrays = tuple(_spec(*array_spec(array)) for array in traced.arrays)
@@ -29,14 +41,46 @@ def run_explain(
     v = _spec(dtype, (sizes.B, sizes.Hkv, sizes.Skv, sizes.Dv))
     check_tensors(q, k, v)
     forward = AttentionRequest("forward", device, q, k, v, traced.text, arrays, len(traced.scalars), backend=backend)
-    needs = (True, True, True, *(DTYPES[spec.dtype].kind == "f" for spec in arrays))
-    console = Console(highlight=False)
+    floats = [DTYPES[spec.dtype].kind == "f" for spec in arrays]
+    wanted = [learned or getattr(array, "requires_grad", False) for array in traced.arrays]
+    needs = (True, True, True, *(is_float and want for is_float, want in zip(floats, wanted, strict=True)))
+    fixed = sum(floats) - sum(needs[3:])
     for request in (forward, replace(forward, direction="backward", needs=needs)):
-        explanation = explain(request)
-        console.print(_coloured(str(explanation)), soft_wrap=True)
-        if show_text:
-            console.print(Text("\n".join(f"    {line}" for line in explanation.request.program.split("\n")), style="dim"))
-        console.print()
+        _print(request, show_text)
+    if fixed:
+        Console(highlight=False).print(
+            f"{fixed} captured float tensor{'s' * (fixed > 1)} taken as fixed; --learned asks for gradients"
+        )
+
+
+def run_replay(file: Path, device: Device | None, backend: str, show_text: bool) -> None:
+    """Explains every request of a file that ``FLEXSDPA_REQUEST_LOG`` wrote, on its own device or on another."""
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise RequestError(f"{file}: {error.strerror}", field="from", got=str(file)) from None
+    if not lines:
+        raise RequestError(f"{file} holds no requests", field="from", got=str(file))
+    for n, line in enumerate(lines, 1):
+        try:
+            request = loads(line)
+        except RequestError as error:
+            raise RequestError(f"{file}, line {n}: {error}", field=error.field) from None
+        changes: dict[str, Any] = {"device": device} if device is not None else {}
+        if backend:
+            changes["backend"] = backend
+        _print(replace(request, **changes), show_text)
+
+
+def _print(request: AttentionRequest, show_text: bool) -> None:
+    console = Console(highlight=False)
+    explanation = explain(request)
+    console.print(_coloured(str(explanation)), soft_wrap=True)
+    if explanation.decision.backend is None:
+        console.print("  [red]this call would raise UnsupportedError with these reasons[/]")
+    if show_text:
+        console.print(Text("\n".join(f"    {line}" for line in explanation.request.program.split("\n")), style="dim"))
+    console.print()
 
 
 def _spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:

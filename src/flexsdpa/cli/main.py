@@ -68,8 +68,12 @@ def cache(
 
 @app.command()
 def matrix(
-    release: Annotated[list[str], typer.Option(help="A cuDNN release, for example 9.28.1. May be repeated.")] = [],  # noqa: B006
-    card: Annotated[list[str], typer.Option(help="A compute capability, for example 12.1. May be repeated.")] = [],  # noqa: B006
+    release: Annotated[
+        list[str], typer.Option("--release", "--cudnn", help="A cuDNN release, for example 9.28.1. May be repeated.")
+    ] = [],  # noqa: B006
+    card: Annotated[
+        list[str], typer.Option("--card", "--device", help="A card, for example sm_121 or 12.1. May be repeated.")
+    ] = [],  # noqa: B006
     direction: Annotated[str, typer.Option(help="forward, backward (training) or both.")] = "both",
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or json.")] = "terminal",
     out: Annotated[Path | None, typer.Option(help="Write a heat map (PNG, needs matplotlib) instead.")] = None,
@@ -138,25 +142,32 @@ def explain(
     kv_heads: Annotated[int, typer.Option(help="Kv heads; 0: as many as query heads.")] = 0,
     kv_len: Annotated[int, typer.Option(help="Keys; 0: as many as queries.")] = 0,
     v_head_dim: Annotated[int, typer.Option(help="Head dim of v; 0: that of q.")] = 0,
-    dtype: Annotated[str, typer.Option(help="f16, bf16, f32 or f64.")] = "bf16",
-    device: Annotated[str, typer.Option(help="cpu, cuda:0, or a described card such as sm_90.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="fp16, bf16, fp32 or fp64.")] = "bf16",
+    device: Annotated[str, typer.Option(help="cpu, cuda:0, or a described card such as sm_90. By default cpu.")] = "",
     cudnn: Annotated[str, typer.Option(help="The described card's cuDNN, for example 9.28.1.")] = "",
     backend: Annotated[str, typer.Option(help="A backend's name; by default what FLEXSDPA_BACKEND says.")] = "",
     text: Annotated[bool, typer.Option("--text", help="Also print the canonical program text, which is the key.")] = False,
+    learned: Annotated[bool, typer.Option("--learned", help="Gradients of captured float tensors are wanted too.")] = False,
+    replay: Annotated[
+        Path | None, typer.Option("--from", help="Explain the requests that FLEXSDPA_REQUEST_LOG wrote to this file instead.")
+    ] = None,
 ) -> None:
     """Program, derivative, structure, key and every backend's verdict of a call, without running it.
 
     \b
     flexsdpa explain -s softcap:30 -m causal --shape 4,32,4096,128 --kv-heads 8 --dtype bf16
     flexsdpa explain -s mymodels.attention:my_score_mod --device sm_90
+    flexsdpa explain --from request.json --device sm_121 --cudnn 9.28.1
     """
-    from flexsdpa.cli.explain import run_explain
+    from flexsdpa.cli.explain import run_explain, run_replay
     from flexsdpa.cli.modspec import Sizes
     from flexsdpa.spec.device import Device
 
     def run() -> None:
+        if replay is not None:
+            return run_replay(replay, Device.parse(device, cudnn) if device else None, backend, text)
         sizes = Sizes.parse(shape, kv_heads, kv_len, v_head_dim)
-        run_explain(score_mod, mask_mod, sizes, dtype, Device.parse(device, cudnn), backend, text)
+        run_explain(score_mod, mask_mod, sizes, dtype, Device.parse(device or "cpu", cudnn), backend, text, learned)
 
     guarded(run)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -21,9 +22,10 @@ STYLES = {"eligible": "green", "declined": "dim", "unsure": "yellow"}
 FORMATS = ("terminal", "markdown", "json")
 PAGE = """# What cuDNN serves
 
-Made by `flexsdpa matrix --format markdown`: cuDNN's fused attention as other projects call it, from the rows in
+Made by `flexsdpa matrix {releases} --format markdown`: cuDNN's fused attention as other projects call it, from the rows in
 `src/flexsdpa/eligibility/field/`. yes: served. -: declined; the rule ids of a cell are in `--format json`. ?: no source
-settles it, ask by building. Backward means a training call, so forward and backward.
+settles it, ask by building. Backward means a training call, so forward and backward. What flexsdpa's own backend does with a
+score_mod is answered for each function by `flexsdpa explain --device sm_121 --cudnn 9.28.1`.
 """
 
 
@@ -59,11 +61,12 @@ def tables(found: Sequence[Cell]) -> list[tuple[str, list[list[Cell]]]]:
 
 def column(card: str) -> str:
     """``12.1`` -> ``sm_121``."""
-    return f"sm_{card.replace('.', '')}"
+    return f"sm_{card.removeprefix('sm_').replace('.', '')}"
 
 
 def markdown(found: Sequence[Cell]) -> str:
-    lines = [PAGE]
+    releases = dict.fromkeys(f"--release {cell.cudnn}" for cell in found)
+    lines = [PAGE.replace("{releases}", " ".join(releases))]
     for title, rows in tables(found):
         heads = [column(cell.card) for cell in rows[0]]
         lines += [f"## {title}", "", f"| | {' | '.join(heads)} |", "|" + " --- |" * (len(heads) + 1)]
@@ -73,10 +76,10 @@ def markdown(found: Sequence[Cell]) -> str:
 
 
 def _rich(title: str, rows: list[list[Cell]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
+    table = Table(title=f"{title}, by sm_ number", title_justify="left", box=SIMPLE, padding=0, collapse_padding=True)
+    table.add_column("", no_wrap=True)
     for cell in rows[0]:
-        table.add_column(column(cell.card), justify="center")
+        table.add_column(column(cell.card).removeprefix("sm_"), justify="center", min_width=3)
     for row in rows:
         table.add_row(row[0].feature, *(f"[{STYLES[cell.answer]}]{SIGNS[cell.answer]}[/]" for cell in row))
     return table

@@ -54,6 +54,8 @@ def _int(text: str, default: int) -> int:
 
 
 def _documents(sizes: Sizes, count: int) -> Any:
+    if count < 1:
+        raise RequestError(f"document needs at least one document, got {count}", field="mask_mod", got=count)
     length = max(sizes.Sq, sizes.Skv)
     return np.repeat(np.arange(count), -(-length // count))[:length].astype(np.int64)
 

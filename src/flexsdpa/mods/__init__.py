@@ -5,6 +5,9 @@ Each is a small immutable object that can be called on traced values, on tensors
 Captured tensors (slopes, tables, document ids) are torch tensors (or arrays of the front end in use).
 """
 
+from typing import Any
+
+from flexsdpa.errors import nearest
 from flexsdpa.mods.callbacks import from_graph_callback
 from flexsdpa.mods.masks import and_masks, causal, document, not_mask, or_masks, padding, prefix_lm, sliding_window
 from flexsdpa.mods.scores import alibi, alibi_slopes, chain, relative_bias, softcap, t5_bias, t5_bucket
@@ -27,3 +30,7 @@ __all__ = [
     "t5_bias",
     "t5_bucket",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"flexsdpa.mods has no {name!r}{nearest(name, __all__)}")

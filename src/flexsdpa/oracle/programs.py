@@ -10,7 +10,7 @@ import numpy as np
 from flexsdpa import mods, ops
 from flexsdpa.backends.cudnn.layout import Piece, layout
 from flexsdpa.backends.cudnn.lower import Literal, Lowering, Number, Operand, View
-from flexsdpa.backends.cudnn.rules import lowered_program
+from flexsdpa.backends.cudnn.rules import lowered_program, needs_wide_views
 from flexsdpa.backends.cudnn.tune import finished
 from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.oracle.graphs import Asked
@@ -106,8 +106,6 @@ PROGRAMS: Mapping[str, tuple[Mod | None, Mod | None]] = {
     "bias of head, query, key": (lambda s, b, h, q, k: s + ops.read(HEAD_BIAS, h, q, k), None),
     "full bias": (lambda s, b, h, q, k: s + ops.read(BIAS, b, h, q, k), None),
     "full bias, softcap": (lambda s, b, h, q, k: 20.0 * ops.tanh((s + ops.read(BIAS, b, h, q, k)) / 20.0), None),
-    "table by distance": (mods.relative_bias(np.zeros((HEADS, 2 * KEYS), np.float32)), None),
-    "t5 buckets": (mods.t5_bias(np.zeros((32, HEADS), np.float32)), None),
 }  # fmt: skip
 """Name -> (score_mod, mask_mod) over BATCH, HEADS, QUERIES, KEYS."""
 
@@ -141,7 +139,8 @@ def callbacks(asked: Asked, direction: Direction, program: str) -> dict[str, Any
         bounds = {"diagonal_band_left_bound": plan.native.left, "diagonal_band_right_bound": plan.native.right}
         return {name: bound for name, bound in bounds.items() if bound is not None}
     moving = tuple(axis for axis, starts in plan.starts().items() if any(starts))
-    lowering = Lowering(lowered, asked.types, lambda what: _declared(asked, request, what), moving=moving)
+    wide = needs_wide_views(request)
+    lowering = Lowering(lowered, asked.types, lambda what: _declared(asked, request, what), moving=moving, wide=wide)
     found: dict[str, Any] = {"score_mod": lowering.score_mod}
     if direction == "backward":
         found["score_mod_bprop"] = lowering.score_mod_bprop
@@ -159,9 +158,8 @@ def _declared(asked: Asked, request: AttentionRequest, what: Operand) -> Any:
 
 
 def view_place(request: AttentionRequest, what: View, piece: Piece) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Dims and strides of a view: 1 and 0-stride axes where nothing indexes, a query axis beside a batch or a key axis."""
+    """Dims and strides of a view: axes of size 1 where nothing indexes, of stride 0 where it is spread."""
     own = dict(zip(what.axes, contiguous_strides(request.arrays[what.slot].shape), strict=True))
     lengths = {"b": request.q.shape[0], "h": request.q.shape[1], "q": piece.q1 - piece.q0, "kv": piece.k1 - piece.k0}
-    spread = "q" not in own and ("b" in own or "kv" in own)
-    dim = [size if axis in own or (axis == "q" and spread) else 1 for axis, size in lengths.items()]
-    return tuple(dim), tuple(own.get(axis, 0 if axis == "q" and spread else 1) for axis in lengths)
+    dim = tuple(size if axis in own or axis in what.spread else 1 for axis, size in lengths.items())
+    return dim, tuple(own.get(axis, 0 if axis in what.spread else 1) for axis in lengths)

@@ -46,7 +46,7 @@ class Device:
     @staticmethod
     def parse(text: str, cudnn: str = "") -> Device:
         """``cpu``, ``cuda:1`` or ``sm_90`` (a described card that nobody needs to own, with this cuDNN or the assumed one)."""
-        described = re.fullmatch(r"sm_?(\d+)(\d)", text)
+        described = re.fullmatch(r"sm_?(\d{1,2})(\d)", text)
         if cudnn and not re.fullmatch(r"\d+\.\d+\.\d+", cudnn):
             raise RequestError(f"cudnn: expected three numbers with points, got {cudnn!r}", field="cudnn", got=cudnn)
         if described:

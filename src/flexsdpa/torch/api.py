@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 from flexsdpa.engine import ENGINE
 from flexsdpa.errors import ReadError, RequestError
 from flexsdpa.torch.autograd import run_forward
-from flexsdpa.torch.contracts import check_arrays, check_layout, check_qkv, from_bhsd, to_bhsd
+from flexsdpa.torch.contracts import check_arrays, check_layout, check_qkv, from_bhsd, refuse_keywords, to_bhsd
 from flexsdpa.torch.dynamo import comparisons_are_asked
 from flexsdpa.torch.functions import ReadMode, TorchFrontend
 from flexsdpa.trace.capture import capture_name
@@ -45,6 +45,7 @@ def attention(
     sink: Tensor | None = None,
     q_offset: int | Tensor | None = None,
     backend: str | None = None,
+    **other: Any,
 ) -> Any:
     """Attention with any score function and any mask, exact, with gradients for everything it reads.
 
@@ -83,7 +84,8 @@ def attention(
     q, k and v are cast) and activation checkpointing. Memory is O(S).
 
     Raises:
-        RequestError: arguments that do not fit together. TraceError: a mod does what a traced mod cannot.
+        RequestError: arguments that do not fit together; a keyword of other attention functions (``attn_mask``, ``is_causal``)
+        with what to write instead. TraceError: a mod does what a traced mod cannot.
         ReadError: a captured tensor is read out of range where the mask keeps the position. UnsupportedError: no
         backend serves the request; lists every reason.
 
@@ -99,6 +101,8 @@ def attention(
         >>> out.shape
         torch.Size([1, 2, 16, 8])
     """
+    if other:
+        refuse_keywords(other)
     if any(isinstance(x, Tensor) and x.is_nested for x in (q, k, v)):
         from flexsdpa.torch.varlen import nested_attention
 

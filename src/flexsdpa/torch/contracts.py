@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexsdpa.errors import RequestError, nearest
+from flexsdpa.errors import ArgumentError, RequestError, layout_message, nearest
 from flexsdpa.spec.request import AttentionRequest, Direction, check_tensors
 from flexsdpa.spec.tensors import TensorSpec
 from flexsdpa.torch.devices import device_of
@@ -56,6 +56,27 @@ def from_bhsd(x: Tensor, layout: str) -> Tensor:
     if layout == "bshd":
         return x.transpose(1, 2)
     return x.permute(2, 0, 1, 3)
+
+
+HABITS = {
+    "attn_mask": "mask_mod=lambda b, h, i, j: mask[i, j] where True allows; score_mod=lambda s, b, h, i, j: s + bias[i, j]",
+    "is_causal": "mask_mod=flexsdpa.mods.causal",
+    "dropout_p": "attention dropout is not served; apply it to the output",
+    "enable_gqa": "leave it out: k and v may have fewer heads",
+    "block_mask": "mask_mod=the function that the block mask was made from; empty blocks are found and skipped",
+    "kernel_options": "leave it out; flexsdpa.options(...) sets what can be set",
+    "return_aux": "return_lse=True",
+}
+"""What SDPA and FlexAttention call things -> what to write here."""
+KEYWORDS = ("score_mod", "mask_mod", "scale", "layout", "return_lse", "sink", "q_offset", "backend")
+
+
+def refuse_keywords(given: dict[str, Any]) -> None:
+    """Raises ArgumentError for keywords that attention does not have."""
+    name = next(iter(given))
+    hint = HABITS.get(name, f"the keywords are {', '.join(KEYWORDS)}")
+    rows = (("instead", hint),)
+    raise ArgumentError(layout_message(f"attention has no {name!r}{nearest(name, KEYWORDS)}", rows), field=name, got=given[name])
 
 
 def check_layout(layout: str, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -35,7 +35,7 @@ def check_bprop(fn: Callable[..., Any], bprop: Callable[..., Any], tensors: Mapp
     slot = len(recorder.scalars)
     recorder.scalars.append(0.0)
     incoming = recorder.value(recorder.builder.scalar())
-    given = recorder.cast(recorder.lift(record(bprop, graph, incoming, tensors)), "f")
+    given = recorder.cast(recorder.lift(record(bprop, graph, incoming, tensors, "bprop")), "f")
     text = recorder.builder.text([("score", new_score), ("given", given)])
     problem = _disagreement(text, slot, tuple(recorder.scalars), tuple(tuple(x.shape) for x in recorder.arrays))
     if problem:

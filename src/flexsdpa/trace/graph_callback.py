@@ -47,6 +47,14 @@ class GraphTensor:
 
     set_name = set_dim = set_stride = set_output = set_uid = set_is_virtual = _same
 
+    def _arithmetic(self, *_: Any) -> Any:
+        raise self._graph._recorder.error(
+            "an operator on a graph tensor", "call the graph's method: graph.mul(a=score, b=...), graph.add(a=score, b=...)"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = _arithmetic
+    __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
+
     def __getattr__(self, name: str) -> Any:
         raise self._graph._recorder.error(
             f"{name} of a graph tensor", "a callback may only pass its tensors on to the graph's methods"
@@ -63,7 +71,8 @@ class RecordingGraph:
     def __getattr__(self, name: str) -> Any:
         if name not in METHODS:
             close = difflib.get_close_matches(name, list(METHODS), n=1, cutoff=0.5)
-            hint = f"the nearest method that can be recorded is {close[0]}()" if close else f"known: {', '.join(METHODS)}"
+            near = f"near in name is {close[0]}()" if close else f"they are {', '.join(METHODS)}"
+            hint = f"only pointwise methods can; {near}"
             raise self._recorder.error(f"the graph method {name}()", hint)
         arguments, function = METHODS[name]
 
@@ -177,19 +186,43 @@ OPTIONAL = ("negative_slope", "lower_clip", "upper_clip")
 PLAIN = ("axis",)
 
 
-def record(fn: Callable[..., Any], graph: RecordingGraph, value: Any, tensors: Mapping[str, Any] | None) -> Any:
-    """Runs a callback on a recording graph; returns the traced value of its result."""
+class Named(dict[str, Any]):
+    """The tensors of a callback; a name that is none of them is an error that says which are."""
+
+    def __missing__(self, name: str) -> Any:
+        raise TraceError(f"a graph callback reads tensors[{name!r}], given are {', '.join(map(repr, self)) or 'none'}")
+
+
+def record(
+    fn: Callable[..., Any],
+    graph: RecordingGraph,
+    value: Any,
+    tensors: Mapping[str, Any] | None,
+    name: str = "a graph callback",
+) -> Any:
+    """Runs a callback on a recording graph; returns the traced value of its result. name: what errors call it."""
     given = (graph, GraphTensor(graph, value))
-    result = fn(*given, dict(tensors or {})) if _takes_tensors(fn) else fn(*given)
+    if _fits(fn, 3):
+        result = fn(*given, Named(tensors or {}))
+    elif _fits(fn, 2):
+        result = fn(*given)
+    else:
+        raise TraceError(
+            f"{name} must take (graph, score, tensors) or (graph, score), {_called(fn)} takes {inspect.signature(fn)}"
+        )
     if not isinstance(result, GraphTensor):
-        raise TraceError(f"a graph callback returned {type(result).__name__}, expected a tensor of the graph it was given")
+        raise TraceError(f"{name} returned {type(result).__name__}, expected a tensor of the graph it was given")
     return graph._lift(result)
 
 
-def _takes_tensors(fn: Callable[..., Any]) -> bool:
-    """Whether a callback takes (graph, score, tensors) rather than (graph, score)."""
+def _fits(fn: Callable[..., Any], count: int) -> bool:
+    """Whether a callback takes so many arguments."""
     try:
-        inspect.signature(fn).bind(None, None, None)
+        inspect.signature(fn).bind(*[None] * count)
     except TypeError:
         return False
     return True
+
+
+def _called(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", type(fn).__name__))

@@ -67,13 +67,16 @@ def _call(mod: Any, role: str, arguments: list[Any], recorder: Recorder) -> Any:
     if recorder.frontend.compiling:
         return mod(*arguments)
     if not callable(mod):
-        raise TraceError(f"{role} must be a function {ARGUMENTS[role]}, not a {type(mod).__name__}")
+        hint = "read it at a position: lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]" if hasattr(mod, "ndim") else ""
+        headline = f"{role} must be a function {ARGUMENTS[role]}, not a {type(mod).__name__}"
+        raise TraceError(layout_message(headline, (("instead", hint),)))
     try:
         return mod(*arguments)
     except TypeError as error:
         if not isinstance(error, TraceError) and _does_not_fit(mod, len(arguments)):
             expects = _signature(mod)
-            rows = (("given", f"{_name(mod)}{expects}"), ("expected", f"a function {ARGUMENTS[role]}"))
+            uncalled = f"{_name(mod)} makes mods: call it, {_name(mod)}(...)" if isinstance(mod, type) else ""
+            rows = (("given", f"{_name(mod)}{expects}"), ("expected", f"a function {ARGUMENTS[role]}"), ("instead", uncalled))
             raise TraceError(layout_message(f"{role} does not take {len(arguments)} arguments", rows)) from None
         raise
 

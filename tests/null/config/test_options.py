@@ -14,9 +14,9 @@ from flexsdpa import config
 from flexsdpa.errors import RequestError
 
 NAMES = list(config.OPTIONS)
-TEXTS = ("backend", "cache_dir")
+TEXTS = ("backend", "cache_dir", "request_log")
 INTEGERS = [name for name in NAMES if name not in TEXTS]
-OTHER = {"backend": "toy", "cache_dir": "kept", **dict.fromkeys(INTEGERS, 77)}
+OTHER = {"backend": "toy", "cache_dir": "kept", "request_log": "requests.json", **dict.fromkeys(INTEGERS, 77)}
 
 
 @pytest.fixture(autouse=True)

@@ -168,20 +168,35 @@ def on(*capability, cudnn="9.19.0"):
 
 
 BACKWARD = {"direction": "backward", "needs": (True,) * 3}
+ROWS = Table("float32", 256)
+
+
+def floats_by(index, device):
+    def added(s, b, h, i, j):
+        return s + table(ROWS, i if index == "q" else j)
+
+    return request(added, arrays=[spec("f32", 256)], device=device, **BACKWARD)
+
+
 FAMILIES = {
-    "softcap on Ampere": (request(mods.softcap(2.0), device=on(8, 0), **BACKWARD), "backward-subgraph"),
-    "softcap on Ada": (request(mods.softcap(2.0), device=on(8, 9), **BACKWARD), "backward-subgraph"),
+    "softcap on Ampere": (request(mods.softcap(2.0), device=on(8, 0), **BACKWARD), ""),
+    "softcap on Ada": (request(mods.softcap(2.0), device=on(8, 9, cudnn="9.28.1"), **BACKWARD), ""),
     "softcap on Blackwell": (request(mods.softcap(2.0), device=on(10, 3), **BACKWARD), ""),
     "softcap on Thor": (request(mods.softcap(2.0), device=on(11, 0), **BACKWARD), ""),
-    "softcap on GB10": (request(mods.softcap(2.0), device=on(12, 1), **BACKWARD), "backward-subgraph"),
+    "softcap on GB10": (request(mods.softcap(2.0), device=on(12, 1), **BACKWARD), ""),
+    "floats by query on GB10": (floats_by("q", on(12, 1, cudnn="9.28.1")), "backward-rows"),
+    "floats by query on GB10 before 9.24": (floats_by("q", on(12, 1, cudnn="9.23.2")), ""),
+    "floats by query on Blackwell": (floats_by("q", on(10, 0, cudnn="9.28.1")), ""),
+    "floats by key on GB10": (floats_by("kv", on(12, 1, cudnn="9.28.1")), ""),
     "its forward": (request(mods.softcap(2.0), device=on(12, 1)), ""),
     "causal on GB10": (request(None, mods.causal, device=on(12, 1), **BACKWARD), ""),
     "documents on Ampere": (
-        request(None, lambda b, h, i, j: table(IDS, i) == table(IDS, j), arrays=[spec("i64", 256)], device=on(8, 0), **BACKWARD),
-        "backward-subgraph"),
+        request(None, lambda b, h, i, j: table(IDS, i) == table(IDS, j), arrays=[spec("i64", 256)],
+                device=on(8, 0, cudnn="9.28.1"), **BACKWARD), ""),
     "256 on Hopper": (with_dims(256, 256, device=on(9, 0)), ""),
     "256 on B200 before 9.23": (with_dims(256, 256, device=on(10, 0)), "backward-head-dims"),
     "256 on B200": (with_dims(256, 256, device=on(10, 0, cudnn="9.23.2")), ""),
+    "192 on B200": (with_dims(192, 192, device=on(10, 0, cudnn="9.28.1")), "backward-head-dims"),
     "256 on Thor": (with_dims(256, 256, device=on(11, 0, cudnn="9.28.1")), "backward-head-dims"),
     "192 and 128 on B300": (with_dims(192, 128, device=on(10, 3)), ""),
     "192 and 128 on Ampere": (with_dims(192, 128, device=on(8, 0)), "backward-head-dims"),

@@ -15,7 +15,7 @@ from torch import Tensor
 from flexsdpa.backends.cudnn.handles import handle_on
 from flexsdpa.backends.cudnn.layout import Layout, Native, Piece, layout
 from flexsdpa.backends.cudnn.lower import MASKED, Lowering, View, view_of
-from flexsdpa.backends.cudnn.rules import lowered_program
+from flexsdpa.backends.cudnn.rules import lowered_program, needs_wide_views
 from flexsdpa.backends.cudnn.torch_check import Trial, disagreement, make_trial
 from flexsdpa.backends.cudnn.torch_graph import TYPES, Graph
 from flexsdpa.backends.cudnn.torch_operands import view
@@ -30,7 +30,7 @@ from flexsdpa.spec.request import AttentionRequest
 from flexsdpa.spec.tensors import ordered_strides
 from flexsdpa.version import __version__
 
-LOWERING = "1"
+LOWERING = "2"
 """Raised where a change of lower.py or of the trial makes what is kept on disk worthless within one version."""
 TILE = 128
 """cuDNN's tiles have sides that divide this."""
@@ -50,6 +50,7 @@ class _CudnnPlan:
         q_len, kv_len = request.q.shape[2], request.k.shape[2]
         self.layout: Layout = layout(self.program, request.direction, q_len, kv_len)
         self.whole = self.layout.whole(q_len, kv_len)
+        self.wide = needs_wide_views(request)
         self.moving = tuple(axis for axis, starts in self.layout.starts().items() if any(starts))
         self.graphs: dict[tuple[int, int], Graph] = {}
         self.lock = threading.Lock()
@@ -61,7 +62,9 @@ class _CudnnPlan:
         found = self.graphs.get(shape)
         if found is None:
             guarded = self.request.direction == "backward" and any(length % TILE for length in shape)
-            views = {what: view(arrays[what.slot], what, tensors["q"].shape[:2], piece) for what in views_of(self.program)}
+            views = {
+                what: view(arrays[what.slot], what, tensors["q"].shape[:2], piece) for what in views_of(self.program, self.wide)
+            }
             key = self.artifact_key(tensors, views, guarded)
             found = self._load(key, handle) or self._build(key, tensors, views, guarded, handle)
             self.graphs[shape] = found
@@ -99,7 +102,7 @@ class _CudnnPlan:
     ) -> Graph:
         made = Graph.empty(self.program, tensors["q"].dtype, handle)
         made.examples = views
-        lowering = Lowering(self.program, TYPES, made.declare, guarded, self.moving)
+        lowering = Lowering(self.program, TYPES, made.declare, guarded, self.moving, self.wide)
         try:
             self.describe(made, lowering, tensors, made.input("scale", made.scale, by_value=True))
             made.build()
@@ -180,9 +183,9 @@ class _CudnnPlan:
             self.graph(piece, tensors, arrays, handle).run(tensors, arrays, scalars, piece, handle)
 
 
-def views_of(program: Program) -> set[View]:
+def views_of(program: Program, wide: bool) -> set[View]:
     """Every view that lowering may ask for."""
-    found = (view_of(program, program.instrs[n]) for n in program.reads())
+    found = (view_of(program, program.instrs[n], wide) for n in program.reads())
     return {what for what in found if what is not None}
 
 

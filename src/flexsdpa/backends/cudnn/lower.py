@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flexsdpa.ir.program import Instr, Program
@@ -44,16 +44,16 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An operand on the device: captured tensor ``slot`` as (B or 1, Hq or 1, Sq or 1, Skv or 1). Where it has a batch or a
-    key axis it also has a query axis, of stride 0 if need be: without one cuDNN 9.19 reads other elements.
+    """An operand on the device: captured tensor ``slot`` as (B or 1, Hq or 1, Sq or 1, Skv or 1).
 
     axes: what indexes each dimension of the tensor, an index leaf or a constant. kind: "f" float, "i" integer or bool,
-    held as int32.
+    held as int32. spread: axes that it has besides, of stride 0.
     """
 
     slot: int
     axes: tuple[str | int, ...]
     kind: str
+    spread: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Lowering:
 
     guarded: mask what lies beyond the lengths too. cuDNN 9.19's backward walks whole tiles, and what a mod makes of the
     positions behind the last key or query (3 - score makes inf of -inf there) would reach the gradients.
-    moving: the axes along which a graph may start elsewhere than at 0.
+    moving: the axes along which a graph may start elsewhere than at 0. wide: views by batch or query have a key axis too.
     """
 
     def __init__(
@@ -92,10 +92,12 @@ class Lowering:
         declare: Callable[[Operand], Any],
         guarded: bool = False,
         moving: Sequence[str] = ("q", "kv"),
+        wide: bool = False,
     ) -> None:
         self.program = program
         self.guarded = guarded
         self.moving = moving
+        self.wide = wide
         self.types = types
         self.declare = declare
         self.depends = program.depends()
@@ -219,7 +221,7 @@ class Lowering:
                 return self.operand(Number(n, "i"))
             return self.operand(Number(n, instr.kind))
         if instr.op == "read":
-            view = view_of(self.program, instr)
+            view = view_of(self.program, instr, self.wide)
             assert view is not None
             tensor = self.operand(view)
             if instr.kind != "b":
@@ -238,15 +240,21 @@ def _reads(program: Program, n: int) -> bool:
     return any(program.instrs[a].op == "read" for a in program.reachable([n]))
 
 
-def view_of(program: Program, instr: Instr) -> View | None:
-    """The view that expresses a read: every index a constant or a bare leaf, no leaf twice. None if there is none."""
+def view_of(program: Program, instr: Instr, wide: bool = False) -> View | None:
+    """The view that expresses a read: every index a constant or a bare leaf, no leaf twice. None if there is none.
+
+    What is read by batch or key has a query axis, without which cuDNN 9.19 reads other elements. wide: what is read by batch
+    or query has a key axis, without which the backward of sm_8x and sm_12x has no plan.
+    """
     axes: list[str | int] = []
     for a in instr.args:
         index = program.instrs[a]
         if index.op != "const_i" and (index.op not in AXES or index.op in axes):
             return None
         axes.append(int(index.attr) if index.op == "const_i" else index.op)
-    return View(int(instr.attr), tuple(axes), "f" if instr.kind == "f" else "i")
+    by_query = ("q",) if "q" not in axes and ("b" in axes or "kv" in axes) else ()
+    by_key = ("kv",) if wide and "kv" not in axes and ("b" in axes or "q" in axes) else ()
+    return View(int(instr.attr), tuple(axes), "f" if instr.kind == "f" else "i", by_query + by_key)
 
 
 Rule = Callable[[Lowering, Instr], Any]

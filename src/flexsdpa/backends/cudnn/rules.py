@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from flexsdpa.backends.cudnn.known_bad import known_bad
-from flexsdpa.backends.cudnn.layout import layout
 from flexsdpa.backends.cudnn.lower import RULES as LOWERED
 from flexsdpa.backends.cudnn.lower import view_of
 from flexsdpa.eligibility.rule import Rule
@@ -22,12 +21,15 @@ FAMILIES = ("sm_8x", "sm_9x", "sm_10x", "sm_11x", "sm_12x")
 OLDEST_CUDNN = (9, 10, 2)
 OLDEST_FRONTEND = (1, 23)
 LEAVES = ("score", "b", "h", "q", "kv", "read", "scalar", "const_f", "const_i", "const_b")
-SUBGRAPH_BACKWARD = ("sm_9x", "sm_10x", "sm_11x")
-"""Families for which cuDNN 9.19 to 9.28 plan a backward with a score_mod."""
-LARGE_BACKWARD: dict[tuple[str, bool], tuple[int, ...]] = {
-    ("sm_9x", True): (), ("sm_9x", False): (), ("sm_10x", True): (), ("sm_10x", False): (9, 23),
-}  # fmt: skip
-"""(family, whether the head dims are 192 and 128) -> the first release that plans a backward beyond head dim 128."""
+WIDE_VIEWS = ("sm_8x", "sm_12x")
+"""Families that plan a backward under a mod only where what is read by batch or query has a key axis."""
+WIDE_FLOATS_UNTIL = (9, 24)
+"""Releases before it plan such views of floats; 9.23.2 does, 9.28.1 does not, nothing between was asked."""
+LARGE_BACKWARD: dict[str, dict[tuple[int, int], tuple[int, ...]]] = {
+    "sm_9x": dict.fromkeys([(d, dv) for d in range(8, 257, 8) for dv in range(8, 257, 8)], ()),
+    "sm_10x": {(192, 128): (), (256, 256): (9, 23)},
+}
+"""Family -> pairs of head dims beyond 128 that have a backward, with the first release that plans it."""
 SMALLEST_QUERY = 16
 """A graph holds every length, so decoding with a growing cache would build one a token: only on request."""
 EXACT_IN_FLOAT = 1 << 20
@@ -88,19 +90,28 @@ def _family_name(request: AttentionRequest) -> str:
     return request.device.family.name if request.device.family is not None else ""
 
 
+def needs_wide_views(request: AttentionRequest) -> bool:
+    """Whether views need a key axis; see ``view_of``."""
+    return request.direction == "backward" and _family_name(request) in WIDE_VIEWS
+
+
 def _backward_under_a_mod(request: AttentionRequest) -> str | None:
     family = _family_name(request)
-    if request.direction == "forward" or family not in FAMILIES or family in SUBGRAPH_BACKWARD:
+    if not needs_wide_views(request):
         return None
-    native = layout(lowered_program(request), "backward", request.q.shape[2], request.k.shape[2]).native
-    return None if native is not None else f"backward with a subgraph on {family}"
+    program, text = lowered_program(request), request.device.library("cudnn")
+    views = [view_of(program, program.instrs[n], wide=True) for n in program.reads()]
+    rows = [str(view.slot) for view in views if view is not None and view.kind == "f" and "kv" in view.spread]
+    if not rows or not text or version_of(text) < WIDE_FLOATS_UNTIL:
+        return None
+    return f"backward of captured floats read by batch or query ({', '.join(rows)}) on {family} with {text}"
 
 
 def _backward_head_dims(request: AttentionRequest) -> str | None:
     dims, family = (request.q.shape[3], request.v.shape[3]), _family_name(request)
     if request.direction == "forward" or family not in FAMILIES or max(dims) <= 128:
         return None
-    first = LARGE_BACKWARD.get((family, dims == (192, 128)))
+    first = LARGE_BACKWARD.get(family, {}).get(dims)
     text = request.device.library("cudnn")
     served = first is not None and (not text or version_of(text) >= first)
     return None if served else f"{dims[0]} and {dims[1]}, backward, on {family}"
@@ -228,9 +239,9 @@ RULES: tuple[Rule, ...] = (
     Rule("cudnn.dtype", "dtype", _dtype, "f16 or bf16", "cast q, k and v, or run under autocast", PROBES),
     Rule("cudnn.head-dims", "head_dim", _head_dims, "multiples of 8 from 8 to 256", "pad head_dim", PROBES),
     Rule("cudnn.backward-head-dims", "head_dim", _backward_head_dims,
-         "up to 128 backward; 192 and 128 on sm_9x and sm_10x; up to 256 on sm_9x, and on sm_10x from 9.23", "", PLANS),
-    Rule("cudnn.backward-subgraph", "score_mod", _backward_under_a_mod,
-         f"a backward under a mod on {', '.join(SUBGRAPH_BACKWARD)}", "", PLANS),
+         "up to 128 backward; up to 256 on sm_9x; 192 and 128 on sm_10x, 256 and 256 there from 9.23", "", PLANS),
+    Rule("cudnn.backward-rows", "captured tensor", _backward_under_a_mod,
+         f"such reads on {', '.join(WIDE_VIEWS)} up to cuDNN 9.23", "read it by key too, table[b, q_idx, kv_idx]", PLANS),
     Rule("cudnn.empty", "sizes", _empty, "sizes of at least 1", "", PROBES),
     Rule("cudnn.strides", "strides", _strides, "a last stride of 1, others multiples of 8", "make the tensors contiguous",
          PROBES),

@@ -63,9 +63,9 @@ def view(array: Tensor, what: View, sizes: Sequence[int], piece: Piece) -> Tenso
             x = x.narrow(place, start, stop - start)
         else:
             x = x.unsqueeze(place)
-    if "q" not in what.axes and ("b" in what.axes or "kv" in what.axes):
-        x = x.expand(x.shape[0], x.shape[1], piece.q1 - piece.q0, x.shape[3])
-    return x
+    return x.expand(
+        [cut[axis][1] - cut[axis][0] if axis in what.spread else size for axis, size in zip(AXES, x.shape, strict=True)]
+    )
 
 
 def number(value: float | int, kind: str) -> Tensor:

@@ -274,7 +274,7 @@ def _as_text(name: str, value: Any) -> str:
     """An argument in the form of a column."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name == "cc" and isinstance(value, str) and (card := re.fullmatch(r"sm_?(\d+)(\d)", value)):
+    if name == "cc" and isinstance(value, str) and (card := re.fullmatch(r"sm_?(\d{1,2})(\d)", value)):
         return f"{card[1]}.{card[2]}"
     if isinstance(value, tuple | list):
         return (":" if name == "window" else ".").join(str(part) for part in value)

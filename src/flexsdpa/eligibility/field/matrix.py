@@ -15,7 +15,14 @@ RELEASES = ("9.10.2", "9.19.0", "9.23.2", "9.28.1")
 DIRECTIONS = ("forward", "backward")
 CAUSAL = {"mask": "causal", "window": (-1, 0)}
 RAGGED = {"layout": "thd_thd_thd", "mask": "padding_causal", "window": (-1, 0)}
-CACHE = {"mask": "padding_causal_bottom_right", "diagonal": "bottom_right", "window": (-1, 0), "kv_cache": "nonpaged", "s_q": 128}
+CACHE = {
+    "mask": "padding_causal_bottom_right",
+    "diagonal": "bottom_right",
+    "window": (-1, 0),
+    "kv_cache": "nonpaged",
+    "s_q": 128,
+    "s_kv": 2048,
+}
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": CAUSAL,
@@ -25,7 +32,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "head dims 192 and 128 (MLA)": {**CAUSAL, "d_qk": 192, "d_v": 128},
     "padding": {"mask": "padding"},
     "padding, causal": {"mask": "padding_causal", "window": (-1, 0)},
-    "causal, bottom-right": {"mask": "causal_bottom_right", "diagonal": "bottom_right", "window": (-1, 0), "s_q": 1024},
+    "causal, bottom-right": {"mask": "causal_bottom_right", "diagonal": "bottom_right", "window": (-1, 0), "s_q": 1024, "s_kv": 2048},
     "window 128, causal": {"mask": "causal", "window": (128, 0)},
     "window 128 on both sides": {"window": (128, 128)},
     "bias": {**CAUSAL, "bias": "post_scale_bias", "bias_shape": "1hss"},
