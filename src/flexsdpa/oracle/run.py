@@ -23,6 +23,7 @@ from flexsdpa.oracle.wheels import COMMON, fetched, wheel_of
 PATIENCE_S = 300.0
 """How long one plan may take. The slowest that was seen took some seconds."""
 SAVE_EVERY = 50
+COMMAND = (sys.executable, "-m", "flexsdpa.oracle.child")
 
 Job = tuple[str, str, int]
 """(question, direction, card)."""
@@ -63,13 +64,15 @@ class Child:
         if self.process is None:
             self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (as long as the child lives)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "flexsdpa.oracle.child"], env=self.site.environment(), text=True,
+                COMMAND, env=self.site.environment(), text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
             )  # fmt: skip
             line = self.read()
             if not line:
                 self.errors.seek(0)
-                raise BuildError(f"the oracle's child process does not start: {self.errors.read().strip()[-400:]}")
+                words = " ".join(self.errors.read().split())
+                self.close()
+                raise BuildError(f"the oracle's child process does not start: {words[-400:]}")
             self.tells = json.loads(line)
         return self.process
 
@@ -95,7 +98,7 @@ class Child:
             line = ""
         if not line:
             process.wait()
-            self.process = None
+            self.close()
             return f"{BROKEN}the child process died or took too long (exit status {process.returncode})"
         found: dict[str, str] = json.loads(line)
         return {"yes": "", "no": found["reason"], "broken": BROKEN + found["reason"]}[found["verdict"]]
@@ -104,6 +107,7 @@ class Child:
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
+            self.process = None
         if self.errors is not None:
             self.errors.close()
 

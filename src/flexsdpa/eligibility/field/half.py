@@ -132,7 +132,8 @@ ROWS: tuple[Row, ...] = (
         "Blackwell's backward takes bias or dropout, not both", "GATE"),
     Row("CUDNN-F16-ALIBI-01", lambda c: c.half and c.bias_kind == "alibi" and (
         below(c, 8, 9, 6) or not c.number >= 90 or c.mask not in ("causal", "causal_bottom_right")),
-        "ALiBi needs 8.9.6, Hopper or newer, and a causal mask without padding", "GATE; FE"),
+        "ALiBi needs 8.9.6, Hopper or newer, and a causal mask without padding", "GATE"),
+    Row("CUDNN-FE-ALIBI-01", lambda c: c.half and c.bias_kind == "alibi" and not c.causal, "ALiBi needs a causal mask", "FE"),
     Row("CUDNN-FE-BIAS-02", lambda c: c.half and c.bias_grad and c.training and below(c, 9, 5)
         and (c.padding or not c.lengths_multiple_of(64)), "bias gradients need 9.5 for this", "FE"),
     Row("CUDNN-F16-MASK-01", lambda c: c.half and not mask_served(c), "no clause serves this mask in this layout and release", "GATE"),
