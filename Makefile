@@ -11,7 +11,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint types unit bench clean
+.PHONY: demo test lint types unit oracle bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/flexsdpa demo
@@ -27,6 +27,11 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not gpu"
+
+# Asks cuDNN about described cards; about 3 GB of downloads and an hour of two cores. Goes on where it stopped.
+oracle: $(VENV)/.dev
+	$(BIN)/flexsdpa oracle run
+	$(BIN)/flexsdpa oracle check
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/cpu.py

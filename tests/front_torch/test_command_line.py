@@ -7,11 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from flexsdpa.cli.main import app
 from flexsdpa.plans.key import ArtifactKey
 from flexsdpa.plans.store import STORE
+from flexsdpa.torch import attention
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -156,3 +158,50 @@ def test_cache_shows_and_clears_kernels_on_disk(monkeypatch, tmp_path):
     assert STORE.load(key) is None
     monkeypatch.setenv("FLEXSDPA_CACHE_DIR", "off")
     assert "not kept on disk" in run("cache")
+
+
+def test_explain_replays_logged_requests_on_another_card(tmp_path, monkeypatch):
+    file = tmp_path / "requests.json"
+    monkeypatch.setenv("FLEXSDPA_REQUEST_LOG", str(file))
+    q = torch.randn(1, 2, 16, 24, requires_grad=True)
+    attention(q, q, q, score_mod=lambda s, b, h, i, j: s * 0.37, mask_mod=lambda b, h, i, j: i >= j + 3).sum().backward()
+    monkeypatch.delenv("FLEXSDPA_REQUEST_LOG")
+    text = run("explain", "--from", str(file))
+    assert text.count("score * s0") >= 2
+    assert "forward: q f32 (1, 2, 16, 24)" in text
+    assert "backward: q f32 (1, 2, 16, 24)" in text
+    assert "device cuda:0 sm_121" in run("explain", "--from", str(file), "--device", "sm_121", "--cudnn", "9.28.1")
+    file.write_text("nonsense\n")
+    assert "requests.json, line 1: no JSON of a request" in run("explain", "--from", str(file), code=1)
+    file.write_text("")
+    assert "requests.json holds no requests" in run("explain", "--from", str(file), code=1)
+    assert "No such file" in run("explain", "--from", str(tmp_path / "none.json"), code=1)
+
+
+def test_a_fixed_table_is_no_reason_to_refuse_a_backward():
+    text = run("explain", "-s", "alibi", "--device", "sm_90")
+    assert "cudnn.captured-gradient" not in text
+    assert "1 captured float tensor taken as fixed; --learned asks for gradients" in text
+    assert "cudnn.captured-gradient" in run("explain", "-s", "alibi", "--device", "sm_90", "--learned")
+
+
+def test_a_named_backend_that_refuses_says_what_the_call_would_do():
+    assert "this call would raise UnsupportedError" in run("explain", "-s", "softcap", "--backend", "sdpa")
+    assert "this call would raise" not in run("explain", "-s", "softcap")
+
+
+def test_dtypes_may_be_called_as_torch_calls_them():
+    assert "q bf16" in run("explain", "--dtype", "bfloat16")
+    assert "q f32" in run("explain", "--dtype", "fp32")
+
+
+def test_no_documents_is_an_error_that_says_so():
+    assert "document needs at least one document, got 0" in run("draw", "-m", "document:0", code=1)
+
+
+def test_doctor_names_what_is_no_option(monkeypatch):
+    monkeypatch.setenv("FLEXSDPA_BAKEND", "cudnn")
+    monkeypatch.setenv("FLEXSDPA_BACKEND", "cudn")
+    text = run("doctor")
+    assert "FLEXSDPA_BAKEND is no option (did you mean 'FLEXSDPA_BACKEND'?)" in text
+    assert "no backend is called 'cudn' (did you mean 'cudnn'?)" in " ".join(text.replace("│", " ").split())

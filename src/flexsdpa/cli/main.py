@@ -75,13 +75,14 @@ def matrix(
         list[str], typer.Option("--card", "--device", help="A card, for example sm_121 or 12.1. May be repeated.")
     ] = [],  # noqa: B006
     direction: Annotated[str, typer.Option(help="forward, backward (training) or both.")] = "both",
+    backend: Annotated[str, typer.Option(help="cudnn, fa2, fa3, fa4, interval, flex or reference.")] = "cudnn",
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or json.")] = "terminal",
     out: Annotated[Path | None, typer.Option(help="Write a heat map (PNG, needs matplotlib) instead.")] = None,
 ) -> None:
-    """What cuDNN serves, by feature, card, release and direction, for calls of other frameworks too."""
+    """What cuDNN, or another backend, serves, by feature, card, release and direction, for calls of other frameworks too."""
     from flexsdpa.cli.matrix import run_matrix
 
-    guarded(lambda: run_matrix(release, card, direction, form, out))
+    guarded(lambda: run_matrix(release, card, direction, form, out, backend))
 
 
 @app.command("check-cases")

@@ -29,7 +29,9 @@ score_mod is answered for each function by `flexsdpa explain --device sm_121 --c
 """
 
 
-def run_matrix(releases: Sequence[str], cards: Sequence[str], direction: str, form: str, out: Path | None) -> None:
+def run_matrix(
+    releases: Sequence[str], cards: Sequence[str], direction: str, form: str, out: Path | None, backend: str = "cudnn"
+) -> None:
     """Prints or draws the matrix."""
     if form not in FORMATS:
         known = ", ".join(FORMATS)
@@ -37,7 +39,7 @@ def run_matrix(releases: Sequence[str], cards: Sequence[str], direction: str, fo
     if direction not in (*DIRECTIONS, "both"):
         raise RequestError(f"unknown direction {direction!r}; known: forward, backward, both", field="direction", got=direction)
     directions = DIRECTIONS if direction == "both" else (direction,)
-    found = list(cells(releases or RELEASES[-1:], cards or CARDS, directions))
+    found = list(cells(releases or RELEASES[-1:], cards or CARDS, directions, backend))
     if out is not None:
         draw(found, out)
         typer.echo(f"wrote {out}")
@@ -47,7 +49,7 @@ def run_matrix(releases: Sequence[str], cards: Sequence[str], direction: str, fo
         typer.echo(markdown(found))
     else:
         for title, rows in tables(found):
-            Console().print(_rich(title, rows))
+            Console().print(_rich(title if backend == "cudnn" else f"{backend} ({title})", rows))
 
 
 def tables(found: Sequence[Cell]) -> list[tuple[str, list[list[Cell]]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from flexsdpa.spec.families import CARDS, Card
+from flexsdpa.spec.families import Card
 
 MEASURED: dict[str, object] = {
     "maxGridSize": [2147483647, 65535, 65535],
@@ -43,6 +43,3 @@ def description(card: Card) -> str:
         "maxCtasPerSM": card.blocks,
     }
     return json.dumps({**MEASURED, **own})
-
-
-BY_NUMBER: dict[int, Card] = {card.number: card for card in CARDS}

@@ -16,9 +16,10 @@ from typing import Any
 import cudnn
 
 from flexsdpa.eligibility.field.case import FieldCase
-from flexsdpa.oracle.cards import BY_NUMBER, description
+from flexsdpa.oracle.cards import description
 from flexsdpa.oracle.graphs import Asked, describe
 from flexsdpa.oracle.programs import callbacks
+from flexsdpa.spec.families import BY_NUMBER
 
 
 def answer(question: dict[str, Any]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from flexsdpa.errors import RequestError
-from flexsdpa.spec.families import Family, family_of
+from flexsdpa.spec.families import BY_NUMBER, Family, family_of, note_on
 
 KINDS = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "meta")
 """What frameworks call their devices."""
@@ -34,6 +34,11 @@ class Device:
         return dict(self.libraries).get(name, "")
 
     @property
+    def note(self) -> str:
+        """What to know of a card that is not in the table of cards; empty for one that is, and for what is no card."""
+        return note_on(self.capability) if self.capability else ""
+
+    @property
     def family(self) -> Family | None:
         return family_of(self.capability) if self.capability else None
 
@@ -44,15 +49,31 @@ class Device:
         return f"{self.kind}:{self.index}{sm}"
 
     @staticmethod
+    def describe(capability: tuple[int, int], *, name: str = "", cudnn: str = "", frontend: str = "", index: int = 0) -> Device:
+        """A card that nobody needs to own. cudnn, frontend: versions; by default those that the rules were checked with.
+
+        Raises RequestError for a version that is not three numbers.
+
+        Example:
+            >>> Device.describe((12, 5), cudnn="9.28.1").note
+            'sm_125 is no card that is known; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)'
+        """
+        for field, text in (("cudnn", cudnn), ("frontend", frontend)):
+            if text and not re.fullmatch(r"\d+\.\d+\.\d+", text):
+                raise RequestError(f"{field}: expected three numbers with points, got {text!r}", field=field, got=text)
+        number = 10 * capability[0] + capability[1]
+        assumed = dict(ASSUMED_LIBRARIES)
+        libraries = (("cudnn", cudnn or assumed["cudnn"]), ("cudnn-frontend", frontend or assumed["cudnn-frontend"]))
+        card = BY_NUMBER.get(number)
+        name = name or (card.name if card is not None else f"sm_{number}")
+        return Device("cuda", index, f"described-sm_{number}", name, capability, libraries)
+
+    @staticmethod
     def parse(text: str, cudnn: str = "") -> Device:
         """``cpu``, ``cuda:1`` or ``sm_90`` (a described card that nobody needs to own, with this cuDNN or the assumed one)."""
         described = re.fullmatch(r"sm_?(\d{1,2})(\d)", text)
-        if cudnn and not re.fullmatch(r"\d+\.\d+\.\d+", cudnn):
-            raise RequestError(f"cudnn: expected three numbers with points, got {cudnn!r}", field="cudnn", got=cudnn)
         if described:
-            capability = int(described[1]), int(described[2])
-            libraries = (("cudnn", cudnn), *ASSUMED_LIBRARIES[1:]) if cudnn else ASSUMED_LIBRARIES
-            return Device("cuda", 0, f"described-sm_{capability[0]}{capability[1]}", text, capability, libraries)
+            return Device.describe((int(described[1]), int(described[2])), cudnn=cudnn)
         if cudnn:
             raise RequestError(
                 f"a cuDNN can be given for a described card such as sm_90, not for {text}", field="cudnn", got=cudnn

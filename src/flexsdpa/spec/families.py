@@ -78,6 +78,22 @@ def has_exception(capability: tuple[int, int], name: str) -> bool:
     return name in known
 
 
+BY_NUMBER: dict[int, Card] = {card.number: card for card in CARDS}
+
+
+def note_on(capability: tuple[int, int]) -> str:
+    """What to know of a capability that no card of the table has; empty for one that has."""
+    number = 10 * capability[0] + capability[1]
+    family = family_of(capability)
+    if family is None:
+        known = ", ".join(family.name for family in FAMILIES)
+        text = f"{capability[0]}.{capability[1]}"
+        return f"compute capability {text} belongs to no family that is known ({known}): no GPU backend serves it"
+    if number in BY_NUMBER or family.high < CARDS[0].number:
+        return ""
+    return f"sm_{number} is no card that is known; it is judged as its family, {family.name} ({family.cards})"
+
+
 def family_of(capability: tuple[int, int]) -> Family | None:
     """The family of a compute capability; None for one that no row covers."""
     number = 10 * capability[0] + capability[1]

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from flexsdpa.errors import RequestError
+from flexsdpa.spec import families
 from flexsdpa.spec.device import ASSUMED_LIBRARIES, CPU, Device
 from flexsdpa.spec.families import FAMILIES, family_of
 from flexsdpa.testing.fake_devices import CARDS, DEVICES, cards_of
@@ -35,6 +36,42 @@ class TestFamilies:
         """Rules ask the family, so a minor number that nobody has seen yet is no reason to refuse."""
         assert family_of((12, 7)) is family_of((12, 0))
 
+    def test_every_card_of_the_table_belongs_to_a_family(self):
+        assert all(family_of(divmod(card.number, 10)) is not None for card in families.CARDS)
+        assert len({card.number for card in families.CARDS}) == len(families.CARDS)
+        assert {card.number for card in families.CARDS} >= {80, 86, 87, 89, 90, 100, 103, 110, 120, 121}
+
+    def test_an_unknown_minor_joins_its_family_with_a_note(self):
+        assert families.note_on((12, 1)) == families.note_on((7, 5)) == ""
+        assert families.note_on((12, 7)) == (
+            "sm_127 is no card that is known; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)"
+        )
+
+    def test_an_unknown_family_is_noted(self):
+        assert families.note_on((13, 0)).startswith("compute capability 13.0 belongs to no family that is known (sm_7x, ")
+
+
+class TestDescribedDevices:
+    def test_a_card_that_nobody_owns(self):
+        device = Device.describe((12, 1), cudnn="9.28.1", index=3)
+        assert (device.name, device.index, str(device)) == ("NVIDIA GB10", 3, "cuda:3 sm_121")
+        assert device.library("cudnn") == "9.28.1"
+        assert device.library("cudnn-frontend") == dict(ASSUMED_LIBRARIES)["cudnn-frontend"]
+        assert device.note == ""
+
+    def test_it_is_what_parse_gives(self):
+        assert Device.parse("sm_90", "9.23.2") == Device.describe((9, 0), cudnn="9.23.2")
+
+    def test_a_card_without_a_name_is_called_by_its_number(self):
+        assert Device.describe((12, 5)).name == "sm_125"
+        assert "judged as its family" in Device.describe((12, 5)).note
+        assert Device("cpu").note == ""
+
+    @pytest.mark.parametrize("name", ["cudnn", "frontend"])
+    def test_versions_are_parsed_strictly(self, name):
+        with pytest.raises(RequestError, match=f"{name}: expected three numbers with points, got '9.28'"):
+            Device.describe((9, 0), **{name: "9.28"})
+
 
 class TestDevices:
     @pytest.mark.parametrize(
@@ -43,14 +80,14 @@ class TestDevices:
             ("cpu", Device("cpu")),
             ("cuda", Device("cuda", 0)),
             ("cuda:1", Device("cuda", 1)),
-            ("sm_90", Device("cuda", 0, "described-sm_90", "sm_90", (9, 0), ASSUMED_LIBRARIES)),
-            ("sm121", Device("cuda", 0, "described-sm_121", "sm121", (12, 1), ASSUMED_LIBRARIES)),
+            ("sm_90", Device("cuda", 0, "described-sm_90", "NVIDIA H200", (9, 0), ASSUMED_LIBRARIES)),
+            ("sm121", Device("cuda", 0, "described-sm_121", "NVIDIA GB10", (12, 1), ASSUMED_LIBRARIES)),
         ],
     )
     def test_a_device_is_described_in_words(self, text, device):
         assert Device.parse(text) == device
 
-    @pytest.mark.parametrize("text", ["", "cuda:", "cuda:x", "CPU", "sm_x", "gpu 0"])
+    @pytest.mark.parametrize("text", ["", "cuda:", "cuda:x", "CPU", "sm_x", "gpu 0", "sm_9000"])
     def test_other_words_are_refused(self, text):
         with pytest.raises(RequestError) as raised:
             Device.parse(text)

@@ -2,10 +2,11 @@
 
 import pytest
 
-from flexsdpa.oracle.cards import BY_NUMBER, description
+from flexsdpa.oracle.cards import description
 from flexsdpa.oracle.graphs import Asked, describe, strides
 from flexsdpa.oracle.programs import callbacks
 from flexsdpa.oracle.questions import QUESTIONS
+from flexsdpa.spec.families import BY_NUMBER
 
 B, H, S, D = 2, 3, 5, 8
 PLACES = {
@@ -93,7 +94,7 @@ def described(question, direction, card=90, cudnn="9.28.1"):
 def test_every_question_describes_one_node_with_all_its_results(name):
     question = QUESTIONS[name]
     for direction in question.directions:
-        graph, (kind, given, results) = described(question, direction)
+        graph, (kind, _, results) = described(question, direction)
         assert kind.endswith("_backward") == (direction == "backward")
         assert "fp8" in kind or question.case(90, "9.28.1", direction).half
         needed = results if not question.case(90, "9.28.1", direction).cached else results[:1]

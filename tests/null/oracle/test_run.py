@@ -19,7 +19,9 @@ for line in sys.stdin:
     assert set(asked) == {"id", "card", "direction", "case", "statistics", "program"}
     if asked["id"] == "head dim 100":
         sys.exit(7)
-    verdict = {"verdict": "no", "reason": "not on " + str(asked["card"])} if asked["card"] == 80 else {"verdict": "yes", "reason": ""}
+    verdict = {"verdict": "yes", "reason": ""}
+    if asked["card"] == 80:
+        verdict = {"verdict": "no", "reason": "not on " + str(asked["card"])}
     if asked["id"] == "plain":
         verdict = {"verdict": "broken", "reason": "TypeError: x"}
     print(json.dumps({"id": asked["id"], **verdict}), flush=True)
@@ -79,7 +81,7 @@ def test_a_question_that_cannot_be_put_is_not_a_refusal(child, tmp_path):
 
 def test_a_child_that_does_not_start_says_why(child, monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "COMMAND", (sys.executable, "-c", "import no_such_module"))
-    with pytest.raises(BuildError, match="does not start: .*no_such_module"):
+    with pytest.raises(BuildError, match=r"does not start: .*no_such_module"):
         ask(tmp_path, ["causal"])
     assert not (tmp_path / "9.28.1.csv").exists()
 
@@ -95,7 +97,7 @@ def test_the_stand_in_is_on_the_childs_path_alone(monkeypatch, tmp_path):
 
 def test_no_compiler_is_told_and_leaves_records_whole(monkeypatch, tmp_path):
     monkeypatch.setattr(standin.shutil, "which", lambda name: None)
-    with pytest.raises(BuildError, match="needs a C compiler .* and none of cc, gcc, clang is on the path"):
+    with pytest.raises(BuildError, match=r"needs a C compiler .* and none of cc, gcc, clang is on the path"):
         ask(tmp_path, ["causal"])
     assert list(tmp_path.iterdir()) == []
 

@@ -73,14 +73,17 @@ class Cell:
 
 
 def cells(
-    releases: Sequence[str] = RELEASES, cards: Sequence[str] = CARDS, directions: Sequence[str] = DIRECTIONS
+    releases: Sequence[str] = RELEASES,
+    cards: Sequence[str] = CARDS,
+    directions: Sequence[str] = DIRECTIONS,
+    backend: str = "cudnn",
 ) -> Iterator[Cell]:
-    """Every feature on every card, by release and direction. Raises RequestError for a card or release that is none."""
+    """Every feature on every card, by release of cuDNN and direction. Raises RequestError for a card or release that is none."""
     for cudnn in releases:
         for direction in directions:
             for feature, changes in FEATURES.items():
                 for card in cards:
                     case = FieldCase.of(**changes, cc=card, cudnn=cudnn, training=direction == "backward")
-                    decision = decide_case(case)
+                    decision = decide_case(case, backend)
                     rules = tuple(row.id for row in (*decision.declines, *decision.opens))
                     yield Cell(feature, card, cudnn, direction, decision.answer, rules)

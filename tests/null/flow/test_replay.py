@@ -1,0 +1,87 @@
+"""Requests as lines of JSON: every field survives, nonsense is named, the log is written by the engine and read by explain."""
+
+import json
+import logging
+from dataclasses import fields, replace
+
+import pytest
+
+import flexsdpa
+from flexsdpa.engine import Engine
+from flexsdpa.errors import RequestError
+from flexsdpa.ir.canonical import program_of
+from flexsdpa.spec.device import Device
+from flexsdpa.spec.replay import FORMAT, dumps, loads
+from flexsdpa.spec.tensors import TensorSpec
+from null.toy_backend import ToyBackend, request
+
+FULL = replace(
+    request(direction="backward"), device=Device.describe((12, 1), cudnn="9.28.1"), arrays=(TensorSpec("f32", (4, 7), (7, 1)),),
+    scalars=2, needs=(True, False, True, True), lse_gradient=True, deterministic=True, backend="cudnn",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [request(), FULL], ids=["plain", "full"])
+def test_a_request_comes_back_equal(asked):
+    text = dumps(asked)
+    assert "\n" not in text
+    assert loads(text) == asked
+
+
+def test_every_field_travels():
+    assert set(json.loads(dumps(FULL))) == {field.name for field in fields(FULL)} | {"format"}
+
+
+NONSENSE = {
+    "no JSON": ("{", "no JSON of a request"),
+    "another thing": ('{"direction": "forward"}', "no request: expected a JSON object with format"),
+    "a list": ("[]", "no request: expected a JSON object with format"),
+    "another version": (json.dumps({"format": "flexsdpa request 99"}), "no request: expected a JSON object with format"),
+    "too little": (json.dumps({"format": FORMAT}), "field 'direction' of the request is missing"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_named(name):
+    text, words = NONSENSE[name]
+    with pytest.raises(RequestError) as caught:
+        loads(text)
+    assert str(caught.value).startswith(words)
+
+
+CHANGED = {
+    "unknown field": ({"scalar": 3}, "unknown field 'scalar' of a request (did you mean 'scalars'?)"),
+    "shape": ({"q": {"dtype": "f32", "shape": "wide", "strides": []}}, "field 'q' of the request is not valid"),
+    "heads": ({"k": {"dtype": "f32", "shape": [2, 3, 24, 64], "strides": []}}, "k and v must have the same number of heads"),
+    "device": ({"device": {"kind": "cuda"}}, "field 'device' of the request is not valid: 'capability'"),
+    "direction": ({"direction": "sideways"}, "direction: expected forward or backward, got 'sideways'"),
+    "program": ({"program": None}, "field 'program' of the request is not valid: expected a word"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_field_that_is_not_valid_is_named(name):
+    changes, words = CHANGED[name]
+    with pytest.raises(RequestError) as caught:
+        loads(json.dumps(json.loads(dumps(request())) | changes))
+    assert str(caught.value).startswith(words)
+
+
+def test_the_engine_logs_each_new_request_once(tmp_path):
+    file, asked = tmp_path / "requests.json", request()
+    engine = Engine((ToyBackend("toy"),))
+    with flexsdpa.options(request_log=str(file)):
+        for _ in range(3):
+            engine.run(("signature",), lambda: asked)
+    (line,) = file.read_text().splitlines()
+    assert loads(line) == replace(asked, program=program_of(asked.program).text)
+
+
+def test_a_log_that_cannot_be_written_is_said_once_and_no_call_fails(tmp_path, caplog):
+    engine = Engine((ToyBackend("toy"),))
+    with caplog.at_level(logging.WARNING, "flexsdpa"), flexsdpa.options(request_log=str(tmp_path)):
+        for n in range(3):
+            engine.run((n,), request)
+    assert [record.message for record in caplog.records if "not logged" in record.message] == [
+        f"requests are not logged: [Errno 21] Is a directory: '{tmp_path}'"
+    ]
