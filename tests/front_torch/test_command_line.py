@@ -66,6 +66,9 @@ def test_explain_and_draw_know_every_mod_of_ours(name):
         (("explain", "--kv-heads", "3"), "must be a multiple of the kv heads"),
         (("explain", "--device", "sm90x"), "unknown device 'sm90x'"),
         (("explain", "--backend", "referense"), "unknown backend 'referense' (did you mean 'reference'?)"),
+        (("oracle", "show", "cuasal"), "no question has 'cuasal' in its name (did you mean 'causal'?)"),
+        (("oracle", "run", "--card", "99"), "card: no description of 99; known: 80, 86,"),
+        (("oracle", "run", "--release", "9.28"), "cudnn: expected three numbers with points, got '9.28'"),
         (("draw", "--head", "9"), "head must be 0 to 7"),
         (("draw", "--q-len", "100000"), "must be 1 to 4096 tokens"),
     ],
@@ -74,6 +77,16 @@ def test_errors_are_one_message_and_exit_status_1(arguments, message):
     text = run(*arguments, code=1)
     assert message in text
     assert "Traceback" not in text
+
+
+def test_the_oracles_records_are_shown_and_agree_with_the_rules():
+    counts = r"cuDNN 9\.28\.1, frontend [\d.]+: \d+ answers to \d+ questions, \d+ planned, \d+ refused"
+    assert re.search(counts, run("oracle", "show"))
+    shown = run("oracle", "show", "head dim 100")
+    assert re.search(r"head dim 100 +backward +9\.28\.1( +1){10}", shown)
+    assert "\n1: " in shown
+    last = r"\d+ cells, 3 versions of cuDNN, 10 cards: \d+ agree, \d+ explained, 0 unexplained\n$"
+    assert re.search(last, run("oracle", "check"))
 
 
 def test_draw_shows_mask_and_blocks():

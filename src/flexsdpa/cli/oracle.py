@@ -71,15 +71,17 @@ def run_show(patterns: Sequence[str]) -> None:
         return
     names = set(chosen(patterns))
     numbers: dict[str, str] = {"": YES}
-    table = Table(title_justify="left")
-    for head in ("question", "direction", "cuDNN", *(f"sm_{n}" for n in NUMBERS)):
-        table.add_column(head)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("question", overflow="fold")
+    for head in ("direction", "cuDNN", *map(str, NUMBERS)):
+        table.add_column(head, no_wrap=True)
     for one in records:
         for (question, direction), (_, answers) in one.rows.items():
             if question in names:
                 texts = [numbers.setdefault(answers[n], str(len(numbers))) if n in answers else "" for n in NUMBERS]
                 table.add_row(question, direction, one.cudnn, *texts)
     Console().print(table)
+    typer.echo(f"{YES}: planned for sm_80 and so on; a number: refused, in cuDNN's words:")
     for reason, number in list(numbers.items())[1:]:
         typer.echo(f"{number}: {reason}")
 

@@ -22,13 +22,13 @@ class Preference:
 
 
 RUN: tuple[Preference, ...] = (
-    Preference(("sm_9x",), BOTH, ("sdpa", "cudnn", "reference"),
-        "H200, cuDNN 9.19, benchmarks/results/gpu-speed.md: torch's own kernels serve plain and causal attention at cuDNN's speed with "
-        "less host time; under a mod cuDNN is the fastest in both directions"),
-    Preference(("sm_8x", "sm_10x", "sm_11x", "sm_12x"), BOTH, ("sdpa", "cudnn", "reference"),
-        "not measured here: the order of sm_9x; the tiled reference is the last resort on every card"),
+    Preference(("sm_9x",), BOTH, ("cudnn", "sdpa", "reference"),
+        "H200, cuDNN 9.19, benchmarks/results/gpu-speed.md: cuDNN is ahead of every peer under a mod and level with torch's kernels on "
+        "causal; sdpa serves CPU tensors only"),
+    Preference(("sm_8x", "sm_10x", "sm_11x", "sm_12x"), BOTH, ("cudnn", "sdpa", "reference"),
+        "not measured here: the order of sm_9x; the oracle's records say that cuDNN plans these calls; the tiled reference is the last resort"),
     Preference(("sm_7x", CPU), BOTH, ("sdpa", "reference", "cudnn"),
-        "benchmarks/results/cpu-speed.md: torch SDPA where it serves the call, else the tiled reference; cuDNN needs Ampere"),
+        "benchmarks/results/cpu-speed.md: torch's fused CPU attention where it serves the call, else the tiled reference; cuDNN needs Ampere"),
 )  # fmt: skip
 """What flexsdpa's engine runs."""
 FIELD: tuple[Preference, ...] = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -10,9 +9,10 @@ from typing import Literal
 from flexsdpa.backends.cudnn.rules import RULES
 from flexsdpa.eligibility.field.decide import ROWS
 from flexsdpa.oracle.explained import EXPLAINED, Explained
-from flexsdpa.oracle.programs import request_for
+from flexsdpa.oracle.programs import own_request, request_for
 from flexsdpa.oracle.questions import QUESTIONS, Question
 from flexsdpa.oracle.records import Cell, Records
+from flexsdpa.spec.request import Direction
 
 Outcome = Literal["agrees", "explained", "unexplained"]
 
@@ -57,32 +57,29 @@ def check(records: Iterable[Records]) -> Report:
 
 
 def judge(cell: Cell) -> Judged:
-    """Agreement: a planned cell that no rule of the library refuses, or a refused one that any rule does."""
-    question = QUESTIONS[cell.question]
-    library, callers = (frozenset(names) for names in refusing(question, cell))
-    wrong = bool(library) if cell.planned else not library | callers
-    ids = tuple(sorted(library if cell.planned else library | callers))
-    if not wrong and not cell.broken:
-        return Judged(cell, ids, None, "agrees")
-    by = next((row for row in EXPLAINED if row.covers(cell, ids)), None)
-    return Judged(cell, ids, by, "explained" if by else "unexplained")
+    """Agreement: the rules that speak for the library refuse what it refused, and nothing that it planned."""
+    refusing = rules_against(QUESTIONS[cell.question], cell)
+    if bool(refusing) != cell.planned and not cell.broken:
+        return Judged(cell, refusing, None, "agrees")
+    by = next((row for row in EXPLAINED if row.covers(cell, refusing)), None)
+    return Judged(cell, refusing, by, "explained" if by else "unexplained")
 
 
-def refusing(question: Question, cell: Cell) -> tuple[list[str], list[str]]:
-    """Ids of the rules that refuse a call: those that speak for the library, and those of its callers."""
+def rules_against(question: Question, cell: Cell) -> tuple[str, ...]:
+    """Ids of the library's rules that refuse a call. Rules of its callers are not asked: they may refuse more.
+
+    Of a call that flexsdpa would make itself, the cudnn backend's own rules must know a refusal too: none if they do not.
+    """
     case = question.case(cell.card, cell.cudnn, cell.direction)
-    if question.program:
-        request = request_for(case, "backward" if cell.direction == "backward" else "forward", question.program)
-        return [rule.id for rule in RULES if rule.check(request)], []
-    rows = [row for row in ROWS if row.refuses(case) and not (row.opens and not row.of_library)]
-    return [row.id for row in rows if row.of_library], [row.id for row in rows if not row.of_library]
-
-
-@functools.cache
-def families() -> tuple[str, ...]:
-    return tuple(sorted({row.id for row in ROWS} | {rule.id for rule in RULES}))
+    direction: Direction = "backward" if cell.direction == "backward" else "forward"
+    own = request_for(case, direction, question.program) if question.program else own_request(case, direction)
+    mine = () if own is None else tuple(sorted(rule.id for rule in RULES if rule.check(own)))
+    if question.program or not (own is None or mine or cell.planned):
+        return mine
+    return tuple(sorted(row.id for row in ROWS if row.of_library and row.refuses(case)))
 
 
 def unknown_ids() -> Iterator[str]:
     """Rule ids that explanations name and nobody has."""
-    return (row.rule for row in EXPLAINED if row.rule and row.rule not in families())
+    known = {row.id for row in ROWS} | {rule.id for rule in RULES}
+    return (row.rule for row in EXPLAINED if row.rule and row.rule not in known)

@@ -26,4 +26,17 @@ class Explained:
         return asked and here and (self.rule in ids if self.rule else not ids)
 
 
-EXPLAINED: tuple[Explained, ...] = ()
+TRAINING = "a forward graph with dropout is a training call's; the rules speak of calls, and inference drops nothing"
+EXPLAINED: tuple[Explained, ...] = (
+    Explained("bottom-right, dropout", "forward", "", TRAINING),
+    Explained("dropout of 1", "forward", "", TRAINING),
+    Explained("ragged, ragged statistics", "backward", "",
+        "the question forces what ragged_statistics() never asks of sm_8x and sm_12x: their statistics are dense",
+        cards=(80, 86, 89, 120)),
+    Explained("ragged without lengths", "backward", "CUDNN-THD-04",
+        "the library refuses the forward alone; without its results there is nothing to go backward from"),
+    Explained("fp8_delayed, sink", "backward", "CUDNN-PLAN-08",
+        "the library refuses the forward alone; without its results there is nothing to go backward from", cards=(90,)),
+    Explained("mxfp8, ragged", "both", "",
+        "the question's scales lie as those of dense tensors do; no source says how ragged ones lie, and no caller passes any"),
+)  # fmt: skip

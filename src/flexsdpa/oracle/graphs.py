@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flexsdpa.eligibility.field.case import FieldCase
+from flexsdpa.eligibility.field.case import FieldCase, letters_of
 from flexsdpa.eligibility.field.ragged import graph_sizes, ragged_statistics
+from flexsdpa.spec.tensors import contiguous_strides
 
 Shape = tuple[int, ...]
 UNIT = (1, 1, 1, 1)
-STATISTICS = ("as served", "dense", "ragged")
 MXFP8_BLOCK = 32
 
 
@@ -39,7 +39,7 @@ class Asked:
         return ragged_statistics(self.case) if self.statistics == "as served" else self.statistics == "ragged"
 
     def tensor(self, name: str, dim: Shape, stride: Shape | None = None, kind: Any = None, **more: Any) -> Any:
-        stride = stride if stride is not None else row_major(dim)
+        stride = stride if stride is not None else contiguous_strides(dim)
         return self.graph.tensor(name=name, dim=list(dim), stride=list(stride), data_type=kind or self.io_type, **more)
 
     def number(self, name: str) -> Any:
@@ -71,7 +71,7 @@ class Asked:
         heads, length, width = (c.h_q, s_q, c.d_qk) if side == "q" else (c.h_kv, s_kv, c.d_qk)
         width = c.d_v if name in ("v", "out") else width
         group = c.groups[0] if side == "q" else c.groups[min({"k": 1, "v": 2}[side], len(c.groups) - 1)]
-        group = "".join(letter for letter in c.groups[0] if not letter.isdigit()) if name == "out" else group
+        group = letters_of(c.groups[0]) if name == "out" else group
         return (b, heads, length, width), strides(group, b, heads, length, width)
 
     def given(self, name: str, like: str, kind: Any = None) -> Any:
@@ -135,7 +135,7 @@ class Asked:
         if not c.has_bias:
             return {}
         sizes = {"b": b, "h": c.h_q, "1": 1}
-        shape = c.bias_shape if c.bias_shape in BIAS_SHAPES else "1hss"
+        shape = "1hss" if c.bias_shape == "-" else c.bias_shape
         return {"bias": self.tensor("bias", (sizes[shape[0]], sizes[shape[1]], 1 if shape[2] == "1" else s_q, s_kv))}
 
     def dropout(self) -> dict[str, Any]:
@@ -150,23 +150,13 @@ class Asked:
         return {"sink_token": self.tensor("sink", (1, self.case.h_q, 1, 1), kind=self.types.FLOAT)}
 
 
-BIAS_SHAPES = ("1hss", "b1ss", "bhss", "11ss", "111s", "1h1s", "b11s")
-
-
-def row_major(dim: Shape) -> Shape:
-    steps = [1]
-    for size in reversed(dim[1:]):
-        steps.append(steps[-1] * size)
-    return tuple(reversed(steps))
-
-
 def strides(group: str, b: int, h: int, s: int, d: int) -> Shape:
     """Strides of a (b, h, s, d) view of a tensor stored as ``group`` says: bshd, sbhd, bhsd, thd, bs3hd, th2d, ..."""
     packed = next((int(letter) for letter in group if letter.isdigit()), 1)
     before = packed > 1 and group.index(str(packed)) < group.index("h")
     head = d if before or packed == 1 else packed * d
     token = packed * h * d
-    letters = "".join(letter for letter in group if not letter.isdigit())
+    letters = letters_of(group)
     if letters == "bhsd":
         return h * s * d * packed, s * d, d, 1
     if letters == "sbhd":
@@ -279,7 +269,7 @@ def _blocks(a: Asked, name: str, heads: int, length: int, width: int, along_toke
         stride = (heads * dim[2] * dim[3], dim[2] * dim[3], 1, dim[2])
     else:
         dim = (b, heads, up(length, 128), up(-(-width // MXFP8_BLOCK), 4))
-        stride = row_major(dim)  # type: ignore[assignment]
+        stride = contiguous_strides(dim)  # type: ignore[assignment]
     made = a.tensor(name, dim, stride, a.types.FP8_E8M0)
     return made.set_reordering_type(a.cudnn.tensor_reordering.F8_128x4)
 

@@ -116,16 +116,36 @@ def traced(name: str) -> Trace:
 
 def request_for(case: FieldCase, direction: Direction, program: str) -> AttentionRequest:
     """The request that flexsdpa itself would make of a described card for a program; nobody wants captured gradients."""
+    return _request(case, direction, traced(program))
+
+
+def own_request(case: FieldCase, direction: Direction) -> AttentionRequest | None:
+    """The same for another framework's call, where flexsdpa would put it to cuDNN as one graph with native flags; else None."""
+    dense = len(case.groups) == 3 and not case.ragged and not case.padding and not case.cached
+    if not (dense and case.half and case.plain and not case.sink and not case.max_logit):
+        return None
+    (left, right), shift = case.band, case.s_kv - case.s_q if case.aligned_bottom_right else 0
+    clauses: list[Mod] = []
+    if left >= 0:
+        clauses.append(lambda b, h, q, k: k >= q + (shift - left))
+    if right >= 0 or case.causal:
+        clauses.append(lambda b, h, q, k: k <= q + (shift + max(right, 0)))
+    request = _request(case, direction, trace(None, mods.and_masks(*clauses) if clauses else None, Frontend()))
+    plan = layout(lowered_program(request), direction, case.s_q, case.s_kv)
+    return request if plan.native is not None and plan.whole(case.s_q, case.s_kv) else None
+
+
+def _request(case: FieldCase, direction: Direction, found: Trace) -> AttentionRequest:
     device = Device.parse(f"sm_{case.number}", ".".join(str(part) for part in case.cudnn))
-    found = traced(program)
     arrays = tuple(TensorSpec(NUMPY_NAMES[str(x.dtype)], x.shape, contiguous_strides(x.shape)) for x in found.arrays)
     q, k, v = ((case.b, h, s, d) for h, s, d in (
         (case.h_q, case.s_q, case.d_qk), (case.h_kv, case.s_kv, case.d_qk), (case.h_kv, case.s_kv, case.d_v)))  # fmt: skip
     dtype = "bf16" if case.dtype == "bf16" else "f16"
     specs = [TensorSpec(dtype, shape, contiguous_strides(shape)) for shape in (q, k, v)]
     return AttentionRequest(
-        direction, device, specs[0], specs[1], specs[2], found.text, arrays, len(found.scalars), (True, True, True)
-    )
+        direction, device, specs[0], specs[1], specs[2], found.text, arrays, len(found.scalars), (True, True, True),
+        deterministic=case.deterministic, backend="cudnn",
+    )  # fmt: skip
 
 
 def callbacks(asked: Asked, direction: Direction, program: str) -> dict[str, Any]:

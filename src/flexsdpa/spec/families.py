@@ -58,18 +58,20 @@ multiprocessors from NVIDIA's product pages."""
 FLASH_256 = "FlashAttention 2 is tested above head dim 192 on a list of cards; TransformerEngine, attention utils"
 INTERVAL_KERNELS = "cudnn-frontend 1.32, cudnn/flex_attention/runtime/arch.py, has kernels for this card"
 WIDE = "TransformerEngine's tests run head dim 256 under context parallelism on 10.0 and 10.3 only"
+DESCRIBED = (
+    "cuDNN 9.19.0, 9.23.2 and 9.28.1 plan none for this card as described, and do for others of its family; oracle/records"
+)
 EXCEPTIONS: dict[tuple[int, int], dict[str, str]] = {
     (8, 0): {"flash2-head-dim-256": FLASH_256},
+    (8, 7): {"no-ragged-backward": DESCRIBED},
     (8, 9): {"kv-cache-bug": "open bug of cuDNN with KV caches; TransformerEngine, attention utils"},
     (9, 0): {"flash2-head-dim-256": FLASH_256, "interval-kernels": INTERVAL_KERNELS},
     (10, 0): {"flash2-head-dim-256": FLASH_256, "interval-kernels": INTERVAL_KERNELS, "wide-context-parallel": WIDE},
     (10, 3): {"interval-kernels": INTERVAL_KERNELS, "wide-context-parallel": WIDE},
     (12, 0): {"flash2-head-dim-256": FLASH_256},
-    (12, 1): {
-        "no-ragged-backward": "cuDNN 9.19.0, 9.23.2 and 9.28.1 plan no ragged backward for a described 12.1; they do for 12.0"
-    },
+    (12, 1): {"no-ragged-backward": DESCRIBED, "no-fp8": DESCRIBED},
 }
-"""What was measured of one card and does not hold for its family, by name, with the evidence."""
+"""What holds of one card and not of its family, by name, with the evidence: measured, or a source's own list of cards."""
 
 
 def has_exception(capability: tuple[int, int], name: str) -> bool:

@@ -65,7 +65,8 @@ def layout(program: Program, direction: Direction, q_len: int, kv_len: int) -> L
         return Layout((), None, False)
     if untouched and only_bands:
         piece, native = _native(q0, q1, kv_len, lower, upper)
-        return Layout((piece,), native, False)
+        if native.left is None or piece.q1 - piece.q0 <= piece.k1 - piece.k0:
+            return Layout((piece,), native, False)
     pieces = tuple(_bands(q0, q1, kv_len, lower, upper, BANDS[direction]))
     return Layout(pieces, None, not only_bands)
 
@@ -79,7 +80,8 @@ def _alive(q_len: int, kv_len: int, lower: int | None, upper: int | None) -> tup
 
 
 def _native(q0: int, q1: int, kv_len: int, lower: int | None, upper: int | None) -> tuple[Piece, Native]:
-    """One piece whose band has left >= 1 and right >= 0, as cuDNN wants it."""
+    """One piece whose band has left >= 1 and right >= 0, as cuDNN wants it. It takes a left bound only where the queries are no
+    more than the keys."""
     k0 = 0 if lower is None else max(0, lower + q0)
     shift = q0 - k0
     left = None if lower is None else 1 - (lower + shift)

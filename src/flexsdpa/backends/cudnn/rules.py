@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flexsdpa.backends.cudnn.known_bad import known_bad
+from flexsdpa.backends.cudnn.layout import layout
 from flexsdpa.backends.cudnn.lower import RULES as LOWERED
 from flexsdpa.backends.cudnn.lower import view_of
 from flexsdpa.eligibility.rule import Rule
@@ -27,9 +28,14 @@ WIDE_FLOATS_UNTIL = (9, 24)
 """Releases before it plan such views of floats; 9.23.2 does, 9.28.1 does not, nothing between was asked."""
 LARGE_BACKWARD: dict[str, dict[tuple[int, int], tuple[int, ...]]] = {
     "sm_9x": dict.fromkeys([(d, dv) for d in range(8, 257, 8) for dv in range(8, 257, 8)], ()),
-    "sm_10x": {(192, 128): (), (256, 256): (9, 23)},
+    "sm_10x": {(192, 128): (9, 11), (256, 256): (9, 23)},
 }
 """Family -> pairs of head dims beyond 128 that have a backward, with the first release that plans it."""
+UNEQUAL_FORWARD = ("sm_10x", "sm_11x")
+UNEQUAL_FORWARD_RELEASE = (9, 23)
+"""Families and the release whose forward kernels do not compile for a value head dim of 128 under a larger one, but 192."""
+DETERMINISTIC_UNDER_A_MOD = (9, 20)
+"""9.19.0 cannot compile a deterministic backward under a mod for sm_10x; 9.23.2 and 9.28.1 do, nothing between was asked."""
 SMALLEST_QUERY = 16
 """A graph holds every length, so decoding with a growing cache would build one a token: only on request."""
 EXACT_IN_FLOAT = 1 << 20
@@ -115,6 +121,28 @@ def _backward_head_dims(request: AttentionRequest) -> str | None:
     text = request.device.library("cudnn")
     served = first is not None and (not text or version_of(text) >= first)
     return None if served else f"{dims[0]} and {dims[1]}, backward, on {family}"
+
+
+def _forward_head_dims(request: AttentionRequest) -> str | None:
+    (d_qk, d_v), text = (request.q.shape[3], request.v.shape[3]), request.device.library("cudnn")
+    served = not d_qk > d_v == 128 or d_qk == 192 or _family_name(request) not in UNEQUAL_FORWARD
+    if request.direction == "backward" or served or not text or version_of(text)[:2] != UNEQUAL_FORWARD_RELEASE:
+        return None
+    return f"{d_qk} and {d_v} on {_family_name(request)} with {text}"
+
+
+def _one_by_one(request: AttentionRequest) -> str | None:
+    one = request.direction == "backward" and request.q.shape[2] == request.k.shape[2] == 1
+    return "one query and one key, backward" if one else None
+
+
+def _deterministic(request: AttentionRequest) -> str | None:
+    text, family = request.device.library("cudnn"), _family_name(request)
+    asked = request.deterministic and request.direction == "backward" and family == "sm_10x"
+    if not asked or not text or version_of(text) >= DETERMINISTIC_UNDER_A_MOD:
+        return None
+    plan = layout(lowered_program(request), request.direction, request.q.shape[2], request.k.shape[2])
+    return f"deterministic backward under a mod on {family} with {text}" if plan.native is None else None
 
 
 def _empty(request: AttentionRequest) -> str | None:
@@ -239,7 +267,11 @@ RULES: tuple[Rule, ...] = (
     Rule("cudnn.dtype", "dtype", _dtype, "f16 or bf16", "cast q, k and v, or run under autocast", PROBES),
     Rule("cudnn.head-dims", "head_dim", _head_dims, "multiples of 8 from 8 to 256", "pad head_dim", PROBES),
     Rule("cudnn.backward-head-dims", "head_dim", _backward_head_dims,
-         "up to 128 backward; up to 256 on sm_9x; 192 and 128 on sm_10x, 256 and 256 there from 9.23", "", PLANS),
+         "up to 128 backward; up to 256 on sm_9x; on sm_10x 192 and 128 from 9.11, 256 and 256 from 9.23", "", PLANS),
+    Rule("cudnn.forward-head-dims", "head_dim", _forward_head_dims, "other head dims, or another release of cuDNN", "", PLANS),
+    Rule("cudnn.one-by-one", "sizes", _one_by_one, "a backward of more than one query or key", "", PLANS),
+    Rule("cudnn.deterministic", "deterministic", _deterministic, "deterministic backward under a mod from 9.20 there", "upgrade cuDNN",
+         PLANS),
     Rule("cudnn.backward-rows", "captured tensor", _backward_under_a_mod,
          f"such reads on {', '.join(WIDE_VIEWS)} up to cuDNN 9.23", "read it by key too, table[b, q_idx, kv_idx]", PLANS),
     Rule("cudnn.empty", "sizes", _empty, "sizes of at least 1", "", PROBES),

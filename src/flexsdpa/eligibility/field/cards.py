@@ -19,6 +19,11 @@ def _large_unequal(c: FieldCase) -> bool:
     return min(c.dims) >= 128 and c.d_qk != c.d_v and c.dims != (192, 128)
 
 
+def _beyond_12x(c: FieldCase) -> bool:
+    return c.dtype == "fp8_current" or c.dropout > 0 or not c.dims_up_to(128)
+
+
+ASKED = "LIB 9.19.0, 9.23.2, 9.28.1"
 ROWS: tuple[Row, ...] = (
     Row("CUDNN-ARCH-01", lambda c: c.number < 80, "fused attention needs an Ampere card or newer", "MATRIX; FE"),
     Row("CUDNN-ARCH-02", lambda c: c.half and below(c, 8, 9, 3) and not (c.on("sm_8x", "sm_9x") and c.first_of_family),
@@ -43,7 +48,28 @@ ROWS: tuple[Row, ...] = (
         "backward with two large unequal head dims is wrong on Hopper", "GATE"),
     Row("CUDNN-BAD-08", lambda c: c.cached and has_exception(c.cc, "kv-cache-bug"), "open library bug with KV caches on this card", "MATRIX"),
     Row("CUDNN-PLAN-02", lambda c: c.half and has_exception(c.cc, "no-ragged-backward") and c.ragged and c.training,
-        "the library plans no ragged backward for this card, though it does for its family", "LIB 9.19.0, 9.23.2, 9.28.1", opens=True),
+        "the library plans no ragged backward for this card, though it does for its family", ASKED, opens=True),
+    Row("CUDNN-PLAN-03", lambda c: c.on("sm_11x") and c.fp8 and c.training and c.dims == (192, 128),
+        "the library plans no fp8 backward for these head dims on this family", ASKED),
+    Row("CUDNN-PLAN-04", lambda c: c.half and c.on("sm_11x") and c.training and c.ragged and c.deterministic,
+        "the library plans no ragged deterministic backward on this family", ASKED),
+    Row("CUDNN-PLAN-05", lambda c: c.half and c.on("sm_10x") and c.training and c.deterministic and below(c, 9, 20)
+        and (c.bias_kind == "post_scale_bias" or c.score_mod != "no"),
+        "this release cannot compile a deterministic backward with a bias or a score_mod on this family", "LIB 9.19.0"),
+    Row("CUDNN-PLAN-06", lambda c: c.half and c.on("sm_12x") and c.training and c.packed_qkv and c.q_format == "thd",
+        "the library plans no backward of ragged packed tensors on this family", ASKED),
+    Row("CUDNN-PLAN-07", lambda c: c.fp8 and c.on("sm_12x") and (c.training or _beyond_12x(c)),
+        "the library plans fp8 forward only on this family: delayed scaling, head dims up to 128, no dropout", ASKED),
+    Row("CUDNN-PLAN-08", lambda c: c.fp8 and c.on("sm_9x") and c.sink, "the library cannot compile fp8 with a sink on Hopper", ASKED),
+    Row("CUDNN-PLAN-09", lambda c: c.half and c.on("sm_10x", "sm_11x") and between(c, (9, 23), (9, 24)) and not c.training
+        and c.d_qk > c.d_v == 128 and c.d_qk != 192,
+        "this release cannot compile these unequal head dims on this family", "LIB 9.23.2"),
+    Row("CUDNN-PLAN-10", lambda c: c.half and c.on("sm_10x") and c.training and c.ragged and c.dims == (256, 256) and below(c, 9, 24),
+        "this release cannot compile a ragged backward of head dim 256", "LIB 9.23.2"),
+    Row("CUDNN-PLAN-11", lambda c: c.dtype == "mxfp8" and c.dims == (256, 256),
+        "the library cannot compile MXFP8 of head dim 256", "LIB 9.28.1"),
+    Row("CUDNN-PLAN-12", lambda c: c.fp8 and has_exception(c.cc, "no-fp8"),
+        "the library plans no fp8 for this card, though it does for its family", ASKED),
     Row("CUDNN-12X-01", lambda c: c.half and c.on("sm_12x") and below(c, 9, 18, 1), "the family needs cuDNN 9.18.1", "GATE"),
     Row("CUDNN-12X-03", lambda c: c.on("sm_12x") and c.packed_qkv and c.q_format == "thd", "use thd_t2hd or three tensors", "GATE; MATRIX"),
     Row("CUDNN-12X-04", lambda c: c.half and c.on("sm_12x") and c.deterministic and c.training,

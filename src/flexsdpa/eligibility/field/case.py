@@ -31,6 +31,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "kv_cache": ("none", "nonpaged", "paged"),
     "cp": ("none", "p2p", "a2a", "a2a+p2p", "all_gather", "ring"),
 }
+BIAS_SHAPES = ("1hss", "b1ss", "bhss", "11ss", "111s", "1h1s", "b11s")
+"""Batch, heads, queries and keys of a bias: 1 where it is broadcast."""
 FLAGS = ("bias_grad", "alibi_slopes", "deterministic", "training", "cuda_graph", "max_logit", "fp8_mha", "pad_between_seqs")
 SIZES = ("b", "h_q", "h_kv", "s_q", "s_kv", "d_qk", "d_v", "cp_size", "num_splits")
 
@@ -99,7 +101,8 @@ class FieldCase:
 
     @property
     def first_of_family(self) -> bool:
-        return self.family is not None and self.family.low == self.number
+        """Whether the card is the family's first, minor 0, which the oldest releases know alone."""
+        return self.cc[1] < 1
 
     # Tensors.
 
@@ -110,11 +113,11 @@ class FieldCase:
 
     @property
     def q_format(self) -> str:
-        return _letters(self.groups[0])
+        return letters_of(self.groups[0])
 
     @property
     def kv_format(self) -> str:
-        return _letters(self.groups[min(1, len(self.groups) - 1)])
+        return letters_of(self.groups[min(1, len(self.groups) - 1)])
 
     def uniform(self, *formats: str) -> bool:
         """Whether q and kv have one format, and it is one of these."""
@@ -220,8 +223,23 @@ class FieldCase:
     def of(**given: Any) -> FieldCase:
         """From plain arguments; what is not given is plain bf16 self-attention of 2 x 16 heads x 2048 x 128 in inference.
 
-        cc: ``"12.1"``, (12, 1) or ``"sm_121"``. cudnn: ``"9.28.1"`` or a tuple. window: (left, right). paged: page size.
-        h_kv, s_kv and d_v follow h_q, s_q and d_qk. Raises RequestError that names the argument.
+        The caller: framework (torch or jax for TransformerEngine's front doors, flexsdpa for ours).
+        The card and libraries: cc (``"12.1"``, (12, 1) or ``"sm_121"``), cudnn (``"9.28.1"`` or a tuple), flash (flash-attn's
+        version, by default the newest that is known).
+        Tensors: dtype (bf16, fp16, fp32, fp8_delayed, fp8_current, mxfp8, fp8_block, nvfp4), b, h_q, h_kv, s_q, s_kv, d_qk, d_v
+        (h_kv, s_kv and d_v follow h_q, s_q and d_qk), layout: formats of q, k and v (bshd, sbhd, bhsd, thd) joined by _, or
+        packed ones (bs3hd, t3hd, bshd_bs2hd, thd_th2d, ...), after paged_kv_ for a paged cache; pad_between_seqs (gaps between
+        ragged sequences).
+        The score: mask (no_mask, causal, padding, padding_causal, causal_bottom_right, padding_causal_bottom_right, arbitrary),
+        window (left, right) in tokens, -1 for open, diagonal (top_left, bottom_right: what a window without a mask is aligned
+        to), bias (no_bias, post_scale_bias, pre_scale_bias, alibi), bias_shape (1hss, bhss, b1ss, 11ss, 111s, 1h1s, b11s),
+        bias_grad, alibi_slopes (of the user's), dropout (a probability), softmax (vanilla, off-by-one, learnable), score_mod
+        (no, yes, bprop-only).
+        The run: training (forward and backward), deterministic, max_logit (return it), cuda_graph, fp8_mha (fp8 in and out),
+        num_splits (of FlashAttention), kv_cache (none, nonpaged, paged), paged (tokens of a page), cp (none, p2p, a2a, a2a+p2p,
+        all_gather, ring: context parallelism), cp_size (devices).
+
+        Raises RequestError that names the argument.
         """
         unknown = [name for name in given if name not in DEFAULTS]
         if unknown:
@@ -234,6 +252,8 @@ class FieldCase:
             raise RequestError(f"h_q {made.h_q} is no multiple of h_kv {made.h_kv}", field="h_kv", got=made.h_kv)
         if made.paged != (made.kv_cache == "paged") or made.paged != made.layout.startswith("paged_kv_"):
             raise RequestError("paged, kv_cache='paged' and a layout paged_kv_... go together", field="paged", got=made.page)
+        if (made.cp != "none") != (made.cp_size > 1):
+            raise RequestError("cp and a cp_size of 2 or more go together", field="cp_size", got=made.cp_size)
         return made
 
     @staticmethod
@@ -243,11 +263,11 @@ class FieldCase:
         values |= {name: _flag(name, _text(row, name)) for name in FLAGS}
         values |= {name: _number(name, _text(row, name)) for name in SIZES}
         values["layout"] = _layout(_text(row, "layout"))
-        values["bias_shape"] = _text(row, "bias_shape")
-        values["cc"] = _parts("cc", _text(row, "cc"), 2)
+        values["bias_shape"] = _bias_shape(_text(row, "bias_shape"))
+        values["cc"] = _capability(_text(row, "cc"))
         values["cudnn"] = _parts("cudnn", _text(row, "cudnn"), 3)
         values["window"] = _window(_text(row, "window"))
-        values["dropout"] = _convert("dropout", _text(row, "dropout"), float, "a probability")
+        values["dropout"] = _probability("dropout", _text(row, "dropout"))
         page = _text(row, "paged")
         values["page"] = 0 if page == "none" else _number("paged", page)
         values["flash"] = _parts("flash", row["flash"], 3) if row.get("flash") else ()
@@ -266,7 +286,8 @@ BLACKWELL = 100
 KNOWN_LETTERS = ("bshd", "sbhd", "bhsd", "thd")
 
 
-def _letters(group: str) -> str:
+def letters_of(group: str) -> str:
+    """``bs3hd`` -> ``bshd``."""
     return "".join(letter for letter in group if not letter.isdigit())
 
 
@@ -332,7 +353,44 @@ def _window(value: str) -> tuple[int, int]:
 
 
 def _layout(value: str) -> str:
+    """Three dense or ragged formats, one and a packed pair (bshd_bs2hd), or all packed (bs3hd)."""
     groups = value.removeprefix("paged_kv_").split("_")
-    if len(groups) > 3 or any(_letters(group) not in KNOWN_LETTERS for group in groups):
-        raise RequestError(f"layout: unknown {value!r}; formats are {', '.join(KNOWN_LETTERS)}", field="layout", got=value)
+    if len(groups) > 3 or any(group not in FORMATS[len(groups)][min(n, 1)] for n, group in enumerate(groups)):
+        formats = ", ".join(KNOWN_LETTERS)
+        examples = "bshd_bshd_bshd, bshd_bs2hd, bs3hd"
+        raise RequestError(f"layout: unknown {value!r}; formats are {formats}, as in {examples}", field="layout", got=value)
     return value
+
+
+def _packed(count: int) -> tuple[str, ...]:
+    """bs3hd, bsh3d, sb3hd, ...: tensors of ``count`` in one, before or after the heads."""
+    return tuple(f"{tokens}{inner}" for tokens in ("bs", "sb", "t") for inner in (f"{count}hd", f"h{count}d"))
+
+
+FORMATS: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    1: (_packed(3), ()), 2: (KNOWN_LETTERS, _packed(2)), 3: (KNOWN_LETTERS, KNOWN_LETTERS),
+}  # fmt: skip
+"""Number of groups in a layout -> what the first may be, and the others."""
+
+
+def _bias_shape(value: str) -> str:
+    if value not in ("-", *BIAS_SHAPES):
+        known = ", ".join(BIAS_SHAPES)
+        raise RequestError(
+            f"bias_shape: unknown {value!r}{nearest(value, BIAS_SHAPES)}; known: {known}", field="bias_shape", got=value
+        )
+    return value
+
+
+def _capability(value: str) -> tuple[int, ...]:
+    major, minor = _parts("cc", value, 2)
+    if not (1 <= major < 100 and minor < 10):
+        raise RequestError(f"cc: expected a compute capability such as 9.0 or 12.1, got {value!r}", field="cc", got=value)
+    return major, minor
+
+
+def _probability(name: str, value: str) -> float:
+    number = _convert(name, value, float, "a probability")
+    if not 0.0 <= number <= 1.0:
+        raise RequestError(f"{name}: expected a probability from 0 to 1, got {value!r}", field=name, got=value)
+    return number

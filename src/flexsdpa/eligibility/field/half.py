@@ -33,7 +33,7 @@ def frontend_backward_dims(c: FieldCase) -> bool:
     if c.on("sm_9x"):
         return c.dims_up_to(256)
     if c.on("sm_10x") and since(c, 9, 11):
-        return c.dims_up_to(128) or (c.d_qk == 192 and c.d_v <= 128) or (c.dims == (256, 256) and since(c, 9, 23))
+        return c.dims_up_to(128) or c.dims == (192, 128) or (c.dims == (256, 256) and since(c, 9, 23))
     return c.dims_up_to(128)
 
 
@@ -152,6 +152,7 @@ ROWS: tuple[Row, ...] = (
         "a left bound needs a right bound before 9.10.2", "FE"),
     Row("CUDNN-FE-WIN-02", lambda c: c.half and c.on("sm_9x") and below(c, 9, 10) and c.band[0] >= 0 and c.aligned_bottom_right
         and right_bounded(c) and c.s_q == c.s_kv, "left bound, bottom-right and equal lengths: known gap on Hopper up to 9.9", "FE"),
+    Row("CUDNN-FE-WIN-04", lambda c: c.half and c.band[0] >= 0 and c.s_q > c.s_kv, "a left bound needs s_q <= s_kv", "FE; LIB"),
     Row("CUDNN-FE-DECODE-01", lambda c: c.half and c.s_q == 1 and below(c, 9, 9, 1) and right_bounded(c),
         "a single query takes no right bound up to 9.9.0", "FE"),
     Row("CUDNN-F16-SOFTMAX-01", lambda c: c.half and c.sink and below(c, 9, 13, 1), "sinks need 9.13.1", "GATE; FE"),
@@ -164,6 +165,9 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-DET-02b", lambda c: _torch(c) and _det_training(c) and below(c, 8, 9, 5), "deterministic backward needs 8.9.5", "MATRIX"),
     Row("CUDNN-DET-03", lambda c: _det_training(c) and c.datacenter_blackwell_or_newer and (below(c, 9, 18, 1) or not c.plain),
         "deterministic backward on Blackwell needs 9.18.1, no dropout and no bias", "GATE; JAX"),
+    Row("CUDNN-FE-DET-01", lambda c: c.half and c.training and c.on("sm_10x") and (c.deterministic or c.dims == (256, 256))
+        and (c.drops or c.bias_grad or c.bias_kind == "alibi"),
+        "deterministic backward, which 256 and 256 always is, excludes dropout, bias gradients and ALiBi there", "FE"),
     Row("CUDNN-DET-05", lambda c: _torch(c) and c.deterministic and c.sink, "sinks count as not deterministic", "MATRIX"),
     Row("CUDNN-LAYOUT-02", lambda c: c.half and c.uniform("thd") and (
         c.number < 90 or not (since(c, 9, 6) or (c.h_q == c.h_kv and since(c, 9, 1)))),

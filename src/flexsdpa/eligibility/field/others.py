@@ -29,7 +29,8 @@ def fp8_frontend_dims(c: FieldCase) -> bool:
     if c.on("sm_9x"):
         return c.dims == (128, 128) if c.training else c.dims_up_to(256) and c.d_qk % 16 == c.d_v % 16 == 0
     small = c.d_qk <= 128 and c.d_v <= 128 and c.d_qk % 16 == 0
-    return small or (c.dims == (192, 128) and since(c, 9, 19)) or (c.dims == (256, 256) and since(c, 9, 26))
+    wide = c.dims == (256, 256) and since(c, 9, 26) and not c.training
+    return small or (c.dims == (192, 128) and since(c, 9, 19)) or wide
 
 
 def _cp(c: FieldCase) -> bool:
@@ -65,6 +66,8 @@ FP8_ROWS: tuple[Row, ...] = (
     Row("CUDNN-FE-FP8-02", lambda c: c.fp8 and c.training and c.on("sm_10x") and (below(c, 9, 19) or c.drops),
         "fp8 backward is deterministic there: it needs 9.19 and no dropout", "FE"),
     Row("CUDNN-FE-FP8-03", lambda c: c.fp8 and not fp8_frontend_dims(c), "no fp8 kernel for these head dims", "FE"),
+    Row("CUDNN-FE-FP8-04", lambda c: c.fp8 and c.on("sm_9x") and c.training and c.ragged, "Hopper's fp8 backward takes dense tensors", "FE"),
+    Row("CUDNN-FE-MXFP8-01", lambda c: c.dtype == "mxfp8" and below(c, 9, 21), "MXFP8 needs 9.21", "FE"),
     Row("CUDNN-FE-FP8-05", lambda c: c.fp8 and c.bottom_right and (
         below(c, 9, 7) or not c.datacenter_blackwell_or_newer
         or (c.training and (not c.lengths_multiple_of(64) or c.s_q > c.s_kv or c.drops))),
