@@ -101,6 +101,9 @@ oracle_app = typer.Typer(help="Asks cuDNN itself, without a GPU, what it plans f
 app.add_typer(oracle_app, name="oracle")
 
 
+RecordsOption = Annotated[Path | None, typer.Option(help="The folder of the recorded answers; by default the package's own.")]
+
+
 @oracle_app.command("run")
 def oracle_run(
     words: Annotated[list[str], typer.Argument(help="Only questions with one of these words in their names.")] = [],  # noqa: B006
@@ -108,30 +111,35 @@ def oracle_run(
     card: Annotated[list[int], typer.Option(help="A capability such as 121; may be repeated. By default all.")] = [],  # noqa: B006
     workers: Annotated[int, typer.Option(help="Child processes at a time; 0: one a core.")] = 0,
     folder: Annotated[Path | None, typer.Option(help="Where wheels of cuDNN are kept, about 1 GB a release.")] = None,
+    records: RecordsOption = None,
 ) -> None:
     """Downloads cuDNN and asks what has no answer yet; goes on where an earlier run stopped. Needs a C compiler, no GPU."""
     from flexsdpa.cli.oracle import run_oracle
 
-    guarded(lambda: run_oracle(release, words, card, workers, folder))
+    guarded(lambda: run_oracle(release, words, card, workers, folder, records))
 
 
 @oracle_app.command("show")
 def oracle_show(
     words: Annotated[list[str], typer.Argument(help="Words in the names of questions; none: what is on record.")] = [],  # noqa: B006
+    records: RecordsOption = None,
 ) -> None:
     """What cuDNN said: the recorded releases, or every answer to some questions."""
     from flexsdpa.cli.oracle import run_show
 
-    guarded(lambda: run_show(words))
+    guarded(lambda: run_show(words, records))
 
 
 @oracle_app.command("check")
-def oracle_check() -> None:
+def oracle_check(
+    explained: Annotated[bool, typer.Option("--explained", help="Also print the explanations and what they cover.")] = False,
+    records: RecordsOption = None,
+) -> None:
     """Compares the rules with every recorded answer. Exit status 1 where one is not explained."""
     from flexsdpa.cli.oracle import run_check
 
     status: list[int] = []
-    guarded(lambda: status.append(run_check()))
+    guarded(lambda: status.append(run_check(explained, records)))
     raise typer.Exit(status[0])
 
 

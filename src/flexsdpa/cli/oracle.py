@@ -13,9 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flexsdpa.errors import RequestError, nearest
-from flexsdpa.oracle.check import Report, check
+from flexsdpa.oracle.check import check
 from flexsdpa.oracle.questions import QUESTIONS
-from flexsdpa.oracle.records import NUMBERS, YES, Cell, load_all
+from flexsdpa.oracle.explained import EXPLAINED
+from flexsdpa.oracle.records import FOLDER, NUMBERS, YES, Cell, Records, load_all
 from flexsdpa.oracle.run import run
 from flexsdpa.oracle.wheels import RELEASES
 
@@ -28,7 +29,14 @@ def folder_of(given: Path | None) -> Path:
     return given or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "flexsdpa" / "oracle"
 
 
-def run_oracle(releases: Sequence[str], patterns: Sequence[str], cards: Sequence[int], workers: int, folder: Path | None) -> None:
+def run_oracle(
+    releases: Sequence[str],
+    patterns: Sequence[str],
+    cards: Sequence[int],
+    workers: int,
+    folder: Path | None,
+    records: Path | None,
+) -> None:
     """Asks what has no answer yet, with a progress bar; goes on where an earlier run stopped."""
     unknown = [card for card in cards if card not in NUMBERS]
     if unknown:
@@ -45,7 +53,8 @@ def run_oracle(releases: Sequence[str], patterns: Sequence[str], cards: Sequence
             def moved(done: int, total: int, task: object = task) -> None:
                 bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
 
-            run(release, folder_of(folder), names, tuple(cards) or NUMBERS, workers or os.cpu_count() or 1, progress=moved)
+            count = workers or os.cpu_count() or 1
+            run(release, folder_of(folder), names, tuple(cards) or NUMBERS, count, records or FOLDER, moved)
 
 
 def chosen(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -58,9 +67,9 @@ def chosen(patterns: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def run_show(patterns: Sequence[str]) -> None:
+def run_show(patterns: Sequence[str], folder: Path | None = None) -> None:
     """Without words: what is recorded. With words: every answer to the questions that have them in their names."""
-    records = load_all()
+    records = known_records(folder)
     if not patterns:
         for one in records:
             counts = Counter(cell.planned for cell in one.cells())
@@ -86,29 +95,29 @@ def run_show(patterns: Sequence[str]) -> None:
         typer.echo(f"{number}: {reason}")
 
 
-def run_check() -> int:
+def known_records(folder: Path | None) -> list[Records]:
+    """The records of a folder, by default the package's. Raises RequestError where there are none."""
+    found = load_all(folder or FOLDER)
+    if not found:
+        raise RequestError(f"{folder or FOLDER} holds no records: flexsdpa oracle run makes them", field="records")
+    return found
+
+
+def run_check(explained: bool = False, folder: Path | None = None) -> int:
     """Prints what the rules do not predict and the counts; returns the exit status."""
-    records = load_all()
-    report = check(records)
+    report = check(known_records(folder))
+    for row in EXPLAINED if explained else ():
+        covered = [one for one in report.judged if one.by is row]
+        rule = f"{row.rule} refuses what is planned" if row.rule else "refused, by no rule of the library"
+        typer.echo(f"explained, {len(covered)} cells: {row.questions}, {row.direction}, {rule}: {row.why}")
     for one in report.of("unexplained")[:SHOWN]:
         typer.echo(f"{_place(one.cell)}: {_said(one.cell)}; rules that refuse: {', '.join(one.refusing) or 'none'}")
     for row in report.unused:
         typer.echo(f"explains nothing any more: {row.questions}, {row.direction}, {row.rule or 'no rule'}")
     for name in report.stale:
         typer.echo(f"asked otherwise now, run flexsdpa oracle run: {name}")
-    typer.echo(summary(report))
+    typer.echo(report.summary())
     return int(not report.good)
-
-
-def summary(report: Report) -> str:
-    """The last line of ``oracle check``."""
-    cells = [one.cell for one in report.judged]
-    counts = Counter(one.outcome for one in report.judged)
-    releases, cards = {cell.cudnn for cell in cells}, {cell.card for cell in cells}
-    return (
-        f"{len(cells)} cells, {len(releases)} versions of cuDNN, {len(cards)} cards: {counts['agrees']} agree, "
-        f"{counts['explained']} explained, {counts['unexplained']} unexplained"
-    )
 
 
 def _place(cell: Cell) -> str:

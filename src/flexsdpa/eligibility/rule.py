@@ -10,7 +10,12 @@ from flexsdpa.spec.request import AttentionRequest
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a backend does not serve a request, as a record."""
+    """Why a backend does not serve a request, as a record.
+
+    rule: a stable id. field: the arguments that it looks at. got: what they are. need: what is served; empty where the reason
+    says it. source: where the rule comes from. kind: "limit" of the backend, "not yet" where flexsdpa does not run it, or "open"
+    where no source settles it.
+    """
 
     rule: str
     field: str
@@ -18,9 +23,13 @@ class Refusal:
     need: str
     hint: str
     source: str
+    reason: str = ""
+    kind: str = "limit"
 
     def __str__(self) -> str:
         hint = f" -> {self.hint}" if self.hint else ""
+        if self.reason:
+            return f"{self.reason} ({self.got}){hint}"
         return f"{self.field}: {self.got} asked, {self.need} served{hint}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -42,6 +43,16 @@ class Report:
         """Explanations that explain nothing any more."""
         used = {one.by for one in self.judged}
         return [row for row in EXPLAINED if row not in used]
+
+    def summary(self) -> str:
+        """Counts on one line."""
+        cells = [one.cell for one in self.judged]
+        counts = Counter(one.outcome for one in self.judged)
+        releases, cards = {cell.cudnn for cell in cells}, {cell.card for cell in cells}
+        return (
+            f"{len(cells)} cells, {len(releases)} versions of cuDNN, {len(cards)} cards: {counts['agrees']} agree, "
+            f"{counts['explained']} explained, {counts['unexplained']} unexplained"
+        )
 
     @property
     def good(self) -> bool:

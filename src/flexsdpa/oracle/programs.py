@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flexsdpa import mods, ops
-from flexsdpa.backends.cudnn.layout import Piece, layout
+from flexsdpa.backends.cudnn.layout import Piece, guarded, layout
 from flexsdpa.backends.cudnn.lower import Literal, Lowering, Number, Operand, View
 from flexsdpa.backends.cudnn.rules import lowered_program, needs_wide_views
 from flexsdpa.backends.cudnn.tune import finished
@@ -149,7 +149,10 @@ def _request(case: FieldCase, direction: Direction, found: Trace) -> AttentionRe
 
 
 def callbacks(asked: Asked, direction: Direction, program: str) -> dict[str, Any]:
-    """The arguments of ``graph.sdpa`` or ``sdpa_backward`` that a program becomes: native bounds, or callbacks."""
+    """The arguments of ``graph.sdpa`` or ``sdpa_backward`` that a program becomes: native bounds, or callbacks.
+
+    What the backend runs in bands is asked as one graph, with the operands that bands have.
+    """
     if not program:
         return {}
     request = request_for(asked.case, direction, program)
@@ -160,7 +163,10 @@ def callbacks(asked: Asked, direction: Direction, program: str) -> dict[str, Any
         return {name: bound for name, bound in bounds.items() if bound is not None}
     moving = tuple(axis for axis, starts in plan.starts().items() if any(starts))
     wide = needs_wide_views(request)
-    lowering = Lowering(lowered, asked.types, lambda what: _declared(asked, request, what), moving=moving, wide=wide)
+    whole = Piece(0, asked.case.s_q, 0, asked.case.s_kv)
+    lowering = Lowering(
+        lowered, asked.types, lambda what: _declared(asked, request, what), guarded(direction, whole), moving, wide
+    )
     found: dict[str, Any] = {"score_mod": lowering.score_mod}
     if direction == "backward":
         found["score_mod_bprop"] = lowering.score_mod_bprop

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flexsdpa.backends.cudnn.layout import Piece, guarded
 from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.oracle.programs import BATCH, HEADS, KEYS, PROGRAMS, QUERIES, traced
 from flexsdpa.spec.families import CARDS
@@ -19,7 +20,7 @@ ONE_OF_EACH = (80, 90, 100, 120)
 
 
 GRAPHS = 2
-"""Raised where the cudnn backend lowers programs otherwise, so that what was recorded of them is asked again."""
+"""Increase it when graphs are made in another way, so that what was recorded of programs is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,18 @@ class Question:
         """Plain arguments, so that they travel to the child process."""
         return {**self.changes, "cc": f"{card // 10}.{card % 10}", "cudnn": cudnn, "training": direction == "backward"}
 
+    @property
+    def _guarded(self) -> bool:
+        case = FieldCase.of(**self.changes)
+        return guarded("backward", Piece(0, case.s_q, 0, case.s_kv))
+
     def digest(self) -> str:
-        """What an answer depends on. Another question under an old name makes its records stale."""
+        """What tells this question from others. Another one under an old name makes its records stale.
+
+        What is asked of all alike (the description of a card, defaults of FieldCase, the graphs' shapes) is in GRAPHS.
+        """
         text = f"{GRAPHS}\n{traced(self.program).text}" if self.program else ""
-        facts = [dict(self.changes), self.statistics, text]
+        facts = [dict(self.changes), self.statistics, text, *(["guarded"] if self.program and self._guarded else [])]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=list).encode()).hexdigest()[:12]
 
 

@@ -60,8 +60,10 @@ class Records:
         return sorted({q for (q, _), (digest, _) in self.rows.items() if q not in QUESTIONS or QUESTIONS[q].digest() != digest})
 
     def known(self, question: str, direction: str, card: int) -> bool:
+        """Whether there is an answer to the question as it is asked now; a broken one is none."""
         digest, answers = self.rows.get((question, direction), ("", {}))
-        return card in answers and question in QUESTIONS and QUESTIONS[question].digest() == digest
+        answered = card in answers and not answers[card].startswith(BROKEN)
+        return answered and question in QUESTIONS and QUESTIONS[question].digest() == digest
 
     def add(self, cell: Cell) -> None:
         digest = QUESTIONS[cell.question].digest()

@@ -23,6 +23,7 @@ from flexsdpa.oracle.wheels import COMMON, fetched, wheel_of
 PATIENCE_S = 300.0
 """How long one plan may take. The slowest that was seen took some seconds."""
 SAVE_EVERY = 50
+SILENT = "refused without a word"
 COMMAND = (sys.executable, "-m", "flexsdpa.oracle.child")
 
 Job = tuple[str, str, int]
@@ -44,10 +45,11 @@ class Site:
 
 
 def prepare(release: str, folder: Path) -> Site:
-    """Fetches a release and builds the stand-in. Raises BuildError with what is missing."""
+    """Fetches a release and builds the stand-in. Raises RequestError for what is no release, BuildError with what is missing."""
+    wheel = wheel_of(release)
     driver = build_standin(folder / "driver")
     common = fetched(folder / "common", COMMON)
-    cudnn = fetched(folder / release, (wheel_of(release),))
+    cudnn = fetched(folder / release, (wheel,))
     return Site((driver, cudnn / "nvidia" / "cudnn" / "lib", common / "nvidia" / "cu13" / "lib"), common)
 
 
@@ -101,7 +103,8 @@ class Child:
             self.close()
             return f"{BROKEN}the child process died or took too long (exit status {process.returncode})"
         found: dict[str, str] = json.loads(line)
-        return {"yes": "", "no": found["reason"], "broken": BROKEN + found["reason"]}[found["verdict"]]
+        reason = found["reason"] or SILENT
+        return {"yes": "", "no": reason, "broken": BROKEN + reason}[found["verdict"]]
 
     def close(self) -> None:
         if self.process is not None:
@@ -133,15 +136,19 @@ def run(
     records_folder: Path = FOLDER,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Records:
-    """Asks one release what it has not been asked. Answers are saved as they come, so a run that stops goes on later.
+    """Asks one release what it has not been asked, and forgets what is asked no more. Answers are saved as they come, also
+    those of a run that is interrupted, so that the next one goes on. What could not be put is tried again.
 
-    folder: where wheels and the stand-in are kept. Raises BuildError if the release cannot be had.
+    folder: where wheels and the stand-in are kept. records_folder: where answers are; by default those of the package.
+    Raises RequestError for what is no release, BuildError if one cannot be had.
     """
     file = records_folder / f"{release}.csv"
     records = load(file) if file.exists() else Records(release, "")
     jobs = pending(records, names, cards)
     progress(0, len(jobs))
     if not jobs:
+        if records.stale():
+            records.save(records_folder)
         return records
     site = prepare(release, folder)
     own, children = threading.local(), list[Child]()
@@ -161,8 +168,9 @@ def run(
                 progress(n, len(jobs))
                 if n % SAVE_EVERY == 0:
                     _save(records, children, records_folder)
-            _save(records, children, records_folder)
         finally:
+            if any(child.tells for child in children):
+                _save(records, children, records_folder)
             pool.shutdown(cancel_futures=True)
             for child in children:
                 child.close()

@@ -56,7 +56,7 @@ class Device:
 
         Example:
             >>> Device.describe((12, 5), cudnn="9.28.1").note
-            'sm_125 is no card that is known; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)'
+            'sm_125 is not a known card; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)'
         """
         for field, text in (("cudnn", cudnn), ("frontend", frontend)):
             if text and not re.fullmatch(r"\d+\.\d+\.\d+", text):

@@ -90,10 +90,10 @@ def note_on(capability: tuple[int, int]) -> str:
     if family is None:
         known = ", ".join(family.name for family in FAMILIES)
         text = f"{capability[0]}.{capability[1]}"
-        return f"compute capability {text} belongs to no family that is known ({known}): no GPU backend serves it"
+        return f"compute capability {text} belongs to no known family ({known}): no fused kernel serves it, the reference does"
     if number in BY_NUMBER or family.high < CARDS[0].number:
         return ""
-    return f"sm_{number} is no card that is known; it is judged as its family, {family.name} ({family.cards})"
+    return f"sm_{number} is not a known card; it is judged as its family, {family.name} ({family.cards})"
 
 
 def family_of(capability: tuple[int, int]) -> Family | None:

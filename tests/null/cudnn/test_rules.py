@@ -178,6 +178,10 @@ def floats_by(index, device):
     return request(added, arrays=[spec("f32", 256)], device=device, **BACKWARD)
 
 
+def deterministic(device):
+    return request(mods.softcap(2.0), device=device, deterministic=True, **BACKWARD)
+
+
 FAMILIES = {
     "softcap on Ampere": (request(mods.softcap(2.0), device=on(8, 0), **BACKWARD), ""),
     "softcap on Ada": (request(mods.softcap(2.0), device=on(8, 9, cudnn="9.28.1"), **BACKWARD), ""),
@@ -201,14 +205,14 @@ FAMILIES = {
     "192 and 128 on B300": (with_dims(192, 128, device=on(10, 3)), ""),
     "192 and 128 on Ampere": (with_dims(192, 128, device=on(8, 0)), "backward-head-dims"),
     "192 and 128 on B200 before 9.11": (with_dims(192, 128, device=on(10, 0, cudnn="9.10.2")), "backward-head-dims"),
-    "256 and 128 forward on B200 with 9.23": (with_dims(256, 128, "forward", device=on(10, 0, cudnn="9.23.2")), "forward-head-dims"),
+    "256 and 128 forward on B200 with 9.23": (
+        with_dims(256, 128, "forward", device=on(10, 0, cudnn="9.23.2")), "forward-head-dims"),
     "256 and 128 forward on B200 with 9.28": (with_dims(256, 128, "forward", device=on(10, 0, cudnn="9.28.1")), ""),
     "256 and 128 forward on Hopper with 9.23": (with_dims(256, 128, "forward", device=on(9, 0, cudnn="9.23.2")), ""),
     "192 and 128 forward on B200 with 9.23": (with_dims(192, 128, "forward", device=on(10, 0, cudnn="9.23.2")), ""),
-    "deterministic softcap on B200 with 9.19": (request(mods.softcap(2.0), device=on(10, 0), deterministic=True, **BACKWARD), "deterministic"),
-    "deterministic softcap on B200 with 9.23": (
-        request(mods.softcap(2.0), device=on(10, 0, cudnn="9.23.2"), deterministic=True, **BACKWARD), ""),
-    "deterministic softcap on Hopper with 9.19": (request(mods.softcap(2.0), device=on(9, 0), deterministic=True, **BACKWARD), ""),
+    "deterministic softcap on B200 with 9.19": (deterministic(on(10, 0)), "deterministic"),
+    "deterministic softcap on B200 with 9.23": (deterministic(on(10, 0, cudnn="9.23.2")), ""),
+    "deterministic softcap on Hopper with 9.19": (deterministic(on(9, 0)), ""),
     "deterministic causal on B200 with 9.19": (request(None, mods.causal, device=on(10, 0), deterministic=True, **BACKWARD), ""),
     "one by one": (request(**lengths(1, 1), backend="cudnn", **BACKWARD), "one-by-one"),
     "one by one, forward": (request(**lengths(1, 1), backend="cudnn"), ""),

@@ -5,6 +5,8 @@ import pytest
 from flexsdpa.eligibility import check, check_all
 from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.eligibility.field.decide import BACKENDS
+from flexsdpa.eligibility.field.ours import NOT_YET
+from flexsdpa.eligibility.field.row import SOURCES
 from flexsdpa.eligibility.preference import BOTH, CPU, EVERY, FIELD, RUN, order_of
 from flexsdpa.errors import RequestError
 
@@ -132,7 +134,20 @@ def test_rows_name_the_arguments_that_they_look_at():
 def test_a_refusal_is_a_record():
     refusal = check("fa4", cc="9.0", d_qk=100).refusals[0]
     assert (refusal.rule, refusal.field, refusal.got) == ("FA4-HEADDIM-01", "cc, d_qk, d_v", "cc 9.0, d_qk 100, d_v 100")
-    assert (refusal.need, refusal.source) == ("head dims of 8 to 256 in 8s", "FA4")
+    assert (refusal.reason, refusal.source, refusal.kind) == ("head dims of 8 to 256 in 8s", "FA4", "limit")
+    assert str(refusal) == "head dims of 8 to 256 in 8s (cc 9.0, d_qk 100, d_v 100)"
+    window = check(cc="9.0", window=(128, 0), mask="causal", s_q=4096, s_kv=2048).refusals
+    assert {one.got.split(", window ")[1].split(",")[0] for one in window if "window" in one.field} == {"128:0"}
+    pages = check(kv_cache="paged", paged=48, s_kv=1920, layout="paged_kv_bshd_bshd_bshd", mask="padding_causal").refusals
+    assert ("CUDNN-KV-16", "paged", "paged 48") in {(one.rule, one.field, one.got) for one in pages}
+    assert {one.kind for one in check(cc="13.0").refusals} == {"open"}
+
+
+def test_every_source_is_told():
+    for rows in (*BACKENDS.values(), NOT_YET):
+        for row in rows:
+            for source in row.source.split("; "):
+                assert source.split()[0] in SOURCES or source.startswith(("torch 2.13", "jax")), row.id
 
 
 def test_all_backends_are_asked_the_preferred_one_first():
@@ -157,6 +172,16 @@ def test_flexsdpas_own_calls_are_judged_by_the_library_and_by_what_it_runs():
     assert [row.id for row in dropped.declines] == ["FLEXSDPA-DROPOUT"]
     assert {row.kind for row in dropped.declines} == {"not yet"}
     assert {row.kind for row in BACKENDS["cudnn"]} == {"limit"}
+
+
+def test_flexsdpas_own_calls_keep_what_holds_whoever_calls():
+    old = check_all(framework="flexsdpa", cc="7.0", dtype="fp32")
+    assert {name for name, decision in old.items() if decision.answer == "eligible"} == {"reference"}
+    assert {"CUDNN-ARCH-01", "CUDNN-DTYPE-01"} <= {row.id for row in old["cudnn"].declines}
+    wrong = check(framework="flexsdpa", cc="sm_90", d_qk=256, d_v=128, training=True)
+    assert [row.id for row in wrong.declines] == ["CUDNN-BAD-07"]
+    assert [one.rule for one in check("fa2", framework="flexsdpa").refusals] == ["FLEXSDPA-BACKEND"]
+    assert [one.rule for one in check("reference", framework="flexsdpa", dtype="fp8_delayed").refusals] == ["FLEXSDPA-FP8"]
 
 
 @pytest.mark.parametrize("direction", BOTH)

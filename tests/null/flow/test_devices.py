@@ -44,11 +44,11 @@ class TestFamilies:
     def test_an_unknown_minor_joins_its_family_with_a_note(self):
         assert families.note_on((12, 1)) == families.note_on((7, 5)) == ""
         assert families.note_on((12, 7)) == (
-            "sm_127 is no card that is known; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)"
+            "sm_127 is not a known card; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)"
         )
 
     def test_an_unknown_family_is_noted(self):
-        assert families.note_on((13, 0)).startswith("compute capability 13.0 belongs to no family that is known (sm_7x, ")
+        assert families.note_on((13, 0)).startswith("compute capability 13.0 belongs to no known family (sm_7x, ")
 
 
 class TestDescribedDevices:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from flexsdpa.cli.oracle import summary
 from flexsdpa.oracle import check as checks
 from flexsdpa.oracle.check import check, judge, unknown_ids
 from flexsdpa.oracle.explained import EXPLAINED, Explained
@@ -31,8 +30,8 @@ def test_no_recorded_answer_is_unexplained(report):
     assert {cell.cudnn for cell in cells} == RELEASES
     assert {cell.card for cell in cells} == {card.number for card in CARDS} == set(NUMBERS)
     assert not any(cell.broken for cell in cells)
-    assert summary(report).endswith(" 0 unexplained")
-    assert summary(report).startswith(f"{len(cells)} cells, 3 versions of cuDNN, 10 cards: ")
+    assert report.summary().endswith(" 0 unexplained")
+    assert report.summary().startswith(f"{len(cells)} cells, 3 versions of cuDNN, 10 cards: ")
 
 
 def test_records_hold_both_answers_of_every_family(report):
@@ -57,18 +56,25 @@ def test_a_refusal_that_no_rule_makes_is_unexplained(question, direction, card):
 
 @pytest.mark.parametrize(("question", "direction", "card", "rule"), [
     ("head dim 100", "forward", 90, "CUDNN-F16-HEADDIM-01"), ("ragged", "backward", 121, "CUDNN-PLAN-02"),
-    ("fp8_delayed, plain", "forward", 86, "CUDNN-FP8-02"), ("mod: softcap, head dim 72", "backward", 80, ""),
+    ("fp8_delayed, plain", "forward", 86, "CUDNN-FP8-02"), ("mod: softcap, head dim 192", "backward", 80, "cudnn.backward-head-dims"),
 ])  # fmt: skip
 def test_a_plan_that_a_rule_of_the_library_refuses_is_unexplained(question, direction, card, rule):
     judged = said(question, direction, card)
-    if rule:
-        assert judged.outcome == "unexplained"
-        assert rule in judged.refusing
-    assert said(question, direction, card, NO).outcome == ("agrees" if rule else "unexplained")
+    assert judged.outcome == "unexplained"
+    assert rule in judged.refusing
+    assert said(question, direction, card, NO).outcome == "agrees"
 
 
-def test_a_plan_that_only_a_caller_refuses_is_no_contradiction():
-    assert said("deterministic", "backward", 120).outcome == "agrees"  # CUDNN-12X-04 is TransformerEngine's gate
+def test_rules_of_callers_neither_contradict_nor_predict_the_library():
+    """CUDNN-12X-04 is TransformerEngine's gate: the library plans it, and if it refused, that would need a row of its own."""
+    assert said("deterministic", "backward", 120).outcome == "agrees"
+    assert said("deterministic", "backward", 120, NO).outcome == "unexplained"
+
+
+def test_the_backends_own_rules_must_know_what_the_library_refuses_of_its_calls(monkeypatch):
+    assert said("one by one", "backward", 90, NO).outcome == "agrees"
+    monkeypatch.setattr(checks, "RULES", tuple(rule for rule in checks.RULES if rule.id != "cudnn.one-by-one"))
+    assert said("one by one", "backward", 90, NO).outcome == "unexplained"
 
 
 def test_a_question_that_could_not_be_put_is_unexplained():

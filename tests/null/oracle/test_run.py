@@ -79,6 +79,39 @@ def test_a_question_that_cannot_be_put_is_not_a_refusal(child, tmp_path):
     assert cell.reason == "broken: TypeError: x"
 
 
+def test_what_could_not_be_put_is_tried_again(child, tmp_path):
+    ask(tmp_path, ["head dim 100"])
+    child.clear()
+    ask(tmp_path, ["head dim 100"])
+    assert len(child) == 4
+
+
+def test_answers_before_an_interruption_are_kept(child, tmp_path):
+    def stop(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(tmp_path, ["causal", "fp16"], progress=stop)
+    assert len(list(load(tmp_path / "9.28.1.csv").cells())) == 3
+
+
+def test_a_question_that_is_asked_no_more_is_dropped(child, tmp_path):
+    records = ask(tmp_path, ["causal"])
+    records.rows["no more", "forward"] = ("digest", {90: ""})
+    text = records.save(tmp_path).read_text().replace("causal,forward", "no more,forward")
+    (tmp_path / "9.28.1.csv").write_text(text)
+    assert load(tmp_path / "9.28.1.csv").stale() == ["no more"]
+    ask(tmp_path, ["causal"])
+    assert load(tmp_path / "9.28.1.csv").stale() == []
+
+
+def test_a_refusal_without_words_is_a_refusal(monkeypatch, child, tmp_path):
+    monkeypatch.setattr(runner, "COMMAND", (sys.executable, "-c", CHILD.replace('"not on " + str(asked["card"])', '""')))
+    answers = {cell.card: cell.reason for cell in ask(tmp_path, ["causal"]).cells()}
+    assert answers == {80: "refused without a word", 90: ""}
+
+
 def test_a_child_that_does_not_start_says_why(child, monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "COMMAND", (sys.executable, "-c", "import no_such_module"))
     with pytest.raises(BuildError, match=r"does not start: .*no_such_module"):
@@ -121,7 +154,10 @@ def test_a_folder_that_is_whole_is_not_fetched_again(monkeypatch, tmp_path):
     assert calls[0][-1] == "x==1"
 
 
-def test_releases_are_parsed_strictly():
+def test_releases_are_parsed_strictly(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "build_standin", lambda folder: pytest.fail("built before the release was looked at"))
+    with pytest.raises(RequestError, match=r"cudnn: expected three numbers with points, got '9\.28'"):
+        runner.run("9.28", tmp_path, ["causal"], (90,), records_folder=tmp_path)
     assert wheels.wheel_of("9.28.1") == "nvidia-cudnn-cu13==9.28.1.4"
     assert wheels.wheel_of("9.24.0") == "nvidia-cudnn-cu13==9.24.0.*"
     with pytest.raises(RequestError, match="cudnn: expected three numbers with points, got 'newest'"):

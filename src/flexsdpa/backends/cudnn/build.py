@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flexsdpa.backends.cudnn.handles import handle_on
-from flexsdpa.backends.cudnn.layout import Layout, Native, Piece, layout
+from flexsdpa.backends.cudnn.layout import TILE, Layout, Native, Piece, guarded, layout
 from flexsdpa.backends.cudnn.lower import MASKED, Lowering, View, view_of
 from flexsdpa.backends.cudnn.rules import lowered_program, needs_wide_views
 from flexsdpa.backends.cudnn.torch_check import Trial, disagreement, make_trial
@@ -32,8 +32,6 @@ from flexsdpa.version import __version__
 
 LOWERING = "2"
 """Raised where a change of lower.py or of the trial makes what is kept on disk worthless within one version."""
-TILE = 128
-"""cuDNN's tiles have sides that divide this."""
 
 _VERDICTS: dict[tuple[Any, ...], str] = {}
 """What trials found, by everything that a kernel's code depends on: empty where it agreed."""
@@ -61,23 +59,23 @@ class _CudnnPlan:
         shape = (piece.q1 - piece.q0, piece.k1 - piece.k0)
         found = self.graphs.get(shape)
         if found is None:
-            guarded = self.request.direction == "backward" and any(length % TILE for length in shape)
+            guard = guarded(self.request.direction, piece)
             views = {
                 what: view(arrays[what.slot], what, tensors["q"].shape[:2], piece) for what in views_of(self.program, self.wide)
             }
-            key = self.artifact_key(tensors, views, guarded)
-            found = self._load(key, handle) or self._build(key, tensors, views, guarded, handle)
+            key = self.artifact_key(tensors, views, guard)
+            found = self._load(key, handle) or self._build(key, tensors, views, guard, handle)
             self.graphs[shape] = found
         return found
 
-    def artifact_key(self, tensors: dict[str, Tensor], views: dict[View, Tensor], guarded: bool) -> ArtifactKey:
+    def artifact_key(self, tensors: dict[str, Tensor], views: dict[View, Tensor], guard: bool) -> ArtifactKey:
         """Everything that a graph's bytes depend on."""
         r = self.request
         named = {**tensors, **{repr(what): x for what, x in sorted(views.items(), key=lambda item: repr(item[0]))}}
         facts = tuple((name, str(x.dtype), tuple(x.shape), tuple(x.stride())) for name, x in named.items())
         options = {
             "native": self.layout.native,
-            "guarded": guarded,
+            "guarded": guard,
             "deterministic": r.deterministic,
             "lowering": LOWERING,
             "moving": self.moving,
@@ -97,12 +95,10 @@ class _CudnnPlan:
             logger.warning("cuDNN does not take a kernel that was kept on disk, it is built again: %s", error)
             return None
 
-    def _build(
-        self, key: ArtifactKey, tensors: dict[str, Tensor], views: dict[View, Tensor], guarded: bool, handle: Any
-    ) -> Graph:
+    def _build(self, key: ArtifactKey, tensors: dict[str, Tensor], views: dict[View, Tensor], guard: bool, handle: Any) -> Graph:
         made = Graph.empty(self.program, tensors["q"].dtype, handle)
         made.examples = views
-        lowering = Lowering(self.program, TYPES, made.declare, guarded, self.moving, self.wide)
+        lowering = Lowering(self.program, TYPES, made.declare, guard, self.moving, self.wide)
         try:
             self.describe(made, lowering, tensors, made.input("scale", made.scale, by_value=True))
             made.build()

@@ -11,6 +11,8 @@ from flexsdpa.structure.analyse import Band, analyse
 BANDS = {"forward": 8, "backward": 4}
 """Into how many bands a long row of queries is cut. Backward sums dk and dv over bands, which costs more than it saves
 beyond 4 (measured at 4096 tokens)."""
+TILE = 128
+"""cuDNN's tiles have sides that divide this."""
 SMALLEST_BAND = 256
 """Bands of fewer queries cost more launches than they save blocks."""
 
@@ -49,6 +51,11 @@ class Layout:
     def whole(self, q_len: int, kv_len: int) -> bool:
         """Whether one graph over everything is all there is."""
         return self.pieces == (Piece(0, q_len, 0, kv_len),)
+
+
+def guarded(direction: Direction, piece: Piece) -> bool:
+    """Whether a graph must replace what a mod makes behind the last query and key: in the backward, where a tile is not full."""
+    return direction == "backward" and any(length % TILE for length in (piece.q1 - piece.q0, piece.k1 - piece.k0))
 
 
 def layout(program: Program, direction: Direction, q_len: int, kv_len: int) -> Layout:

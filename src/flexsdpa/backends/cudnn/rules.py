@@ -206,7 +206,7 @@ def _reads(request: AttentionRequest) -> str | None:
 
 def _integers(request: AttentionRequest) -> str | None:
     if request.device.kind != "cuda":
-        return None  # refused already, and this rule is the dear one
+        return None  # refused already, and this rule costs most
     return next(_too_large(request), None)
 
 
@@ -251,7 +251,7 @@ def _fits(spec: TensorSpec) -> bool:
     return spec.rank <= 4
 
 
-PLANS = "plans of cuDNN 9.19.0, 9.23.2 and 9.28.1 for described cards of every family"
+PLANS = "plans of cuDNN 9.19.0, 9.23.2 and 9.28.1 for described cards of every family; flexsdpa oracle show"
 PROBES = "built and run on sm_90 with cuDNN 9.19.0 and frontend 1.32.0; benchmarks/results"
 
 RULES: tuple[Rule, ...] = (
@@ -260,7 +260,7 @@ RULES: tuple[Rule, ...] = (
     Rule("cudnn.frontend", "nvidia-cudnn-frontend", _frontend, "nvidia-cudnn-frontend 1.23 or newer",
          "pip install 'flexsdpa[cuda]'", "the graph API comes with it"),
     Rule("cudnn.version", "cuDNN", _version, "9.10.2 or newer", "upgrade cuDNN", "the oldest that is not known to be bad"),
-    Rule("cudnn.known-bad", "cuDNN", _known_bad, "a release that computes it rightly", "see flexsdpa doctor",
+    Rule("cudnn.known-bad", "cuDNN", _known_bad, "a release that computes it correctly", "see flexsdpa doctor",
          "the table known_bad.py"),
     Rule("cudnn.two-copies", "cuDNN", _two_copies, "one cuDNN in the process",
          "install the cuDNN that torch was built with", "handles of one copy are not those of another"),
@@ -270,8 +270,8 @@ RULES: tuple[Rule, ...] = (
          "up to 128 backward; up to 256 on sm_9x; on sm_10x 192 and 128 from 9.11, 256 and 256 from 9.23", "", PLANS),
     Rule("cudnn.forward-head-dims", "head_dim", _forward_head_dims, "other head dims, or another release of cuDNN", "", PLANS),
     Rule("cudnn.one-by-one", "sizes", _one_by_one, "a backward of more than one query or key", "", PLANS),
-    Rule("cudnn.deterministic", "deterministic", _deterministic, "deterministic backward under a mod from 9.20 there", "upgrade cuDNN",
-         PLANS),
+    Rule("cudnn.deterministic", "deterministic", _deterministic, "deterministic backward under a mod from 9.20 there",
+         "upgrade cuDNN", PLANS),
     Rule("cudnn.backward-rows", "captured tensor", _backward_under_a_mod,
          f"such reads on {', '.join(WIDE_VIEWS)} up to cuDNN 9.23", "read it by key too, table[b, q_idx, kv_idx]", PLANS),
     Rule("cudnn.empty", "sizes", _empty, "sizes of at least 1", "", PROBES),

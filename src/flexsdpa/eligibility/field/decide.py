@@ -38,7 +38,7 @@ class FieldDecision:
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """The rows' answers as records: rule, field, got, need, hint, source."""
+        """The rows' answers as records: rule, field, got, need, hint, source, reason, kind."""
         return tuple(row.refusal(self.case) for row in (*self.declines, *self.opens))
 
     def reasons(self) -> list[str]:
@@ -63,10 +63,12 @@ def check(backend: str = "cudnn", **arguments: Any) -> FieldDecision:
 def check_all(**arguments: Any) -> dict[str, FieldDecision]:
     """Every backend's answer to a call, the preferred one first. Arguments as for ``FieldCase.of``.
 
+    Raises RequestError for arguments that make no sense.
+
     Example:
         >>> from flexsdpa.eligibility import check_all
         >>> [name for name, decision in check_all(cc="sm_90", mask="causal").items() if decision.answer == "eligible"]
-        ['cudnn', 'fa3', 'fa4', 'fa2', 'flex', 'reference']
+        ['cudnn', 'fa3', 'fa4', 'fa2', 'interval', 'flex', 'reference']
     """
     case = FieldCase.of(**arguments)
     names = field_order(case.family.name if case.family else "", tuple(BACKENDS))
@@ -74,13 +76,14 @@ def check_all(**arguments: Any) -> dict[str, FieldDecision]:
 
 
 def decide_case(case: FieldCase, backend: str = "cudnn") -> FieldDecision:
-    """Asks every row. Rows of other callers do not concern flexsdpa's own calls; rows of what it does not run do."""
+    """Asks every row. Rows of cuDNN's other callers do not concern flexsdpa's own calls; rows of what it does not run do."""
     if backend not in BACKENDS:
         known = ", ".join(BACKENDS)
         raise RequestError(f"unknown backend {backend!r}{nearest(backend, list(BACKENDS))}; known: {known}", field="backend")
     rows = BACKENDS[backend]
     if case.framework == "flexsdpa":
-        rows = (*(row for row in rows if row.of_library or row.kind == "not yet"), *ours.NOT_YET)
+        kept = [row for row in rows if backend != "cudnn" or row.of_library or row.binds]
+        rows = tuple(dict.fromkeys((*kept, *ours.NOT_YET, *(() if backend in ours.RUN else (ours.NO_BACKEND,)))))
     refusing = [row for row in rows if row.refuses(case)]
     declines, opens = (tuple(row for row in refusing if row.opens is side) for side in (False, True))
     return FieldDecision(case, backend, declines, opens)

@@ -1,4 +1,4 @@
-"""Rows of the interval kernels and of FlexAttention, and what flexsdpa itself does not run yet."""
+"""Rows of the interval kernels and of FlexAttention, and what flexsdpa does not run."""
 
 from __future__ import annotations
 
@@ -47,4 +47,8 @@ NOT_YET: tuple[Row, ...] = (
         hint="pass views of the packed tensor: q, k, v = qkv.unbind(...)"),
 )  # fmt: skip
 """What holds whoever computes: calls that flexsdpa does not make."""
+RUN = ("cudnn", "reference")
+"""Those of decide.BACKENDS that flexsdpa calls."""
+NO_BACKEND = Row("FLEXSDPA-BACKEND", lambda c: True, "flexsdpa does not call this library yet", YET, kind="not yet",
+    hint="cudnn and reference are what it runs")  # fmt: skip
 REFERENCE: tuple[Row, ...] = NOT_YET

@@ -13,6 +13,20 @@ from flexsdpa.eligibility.rule import Refusal
 
 Answer = Literal["eligible", "declined", "unsure"]
 Kind = Literal["limit", "not yet"]
+SOURCES: dict[str, str] = {
+    "GATE": "TransformerEngine, the policy of its fused attention (fused_attn.cpp)",
+    "MATRIX": "TransformerEngine, its table of backends (attention utils)",
+    "DPA": "TransformerEngine, DotProductAttention",
+    "CP": "TransformerEngine, context parallelism",
+    "JAX": "TransformerEngine, its JAX front door",
+    "TESTS": "only skip conditions of tests",
+    "FE": "cudnn-frontend 1.32, its own checks",
+    "LIB": "cuDNN itself: plans that it built or refused for described cards (flexsdpa oracle show)",
+    "FA4": "flash-attention 4, its own checks",
+    "FEFLEX": "cudnn-frontend 1.32, cudnn.flex_attention",
+    "flexsdpa": "flexsdpa itself",
+}
+"""What the words in ``Row.source`` stand for."""
 LIBRARY = ("FE", "LIB")
 """Sources that speak for the library itself: its frontend's checks, and plans that it built or refused."""
 
@@ -21,10 +35,9 @@ LIBRARY = ("FE", "LIB")
 class Row:
     """One rule. ``refuses``: the calls that it concerns. opens: it leaves the answer open instead of declining.
 
-    source: GATE, MATRIX, DPA, CP, JAX: TransformerEngine's tables and front doors; FE: cudnn-frontend's checks; LIB: plans
-    that the library itself built or refused for described cards; FA4: flash-attention's own checks; FEFLEX: those of
-    cudnn.flex_attention; TESTS: only skip conditions of tests. kind: "not yet" is what flexsdpa does not run, "limit" what
-    the library or its caller does not serve.
+    source: words of SOURCES, with releases or files. kind: "not yet" is what flexsdpa does not run, "limit" what the library or
+    its caller does not serve. binds: it holds whoever calls, although the library itself does not refuse: wrong results, and
+    cards or dtypes that it has no kernels for.
     """
 
     id: str
@@ -34,6 +47,7 @@ class Row:
     opens: bool = False
     hint: str = ""
     kind: Kind = "limit"
+    binds: bool = False
 
     @property
     def of_library(self) -> bool:
@@ -47,15 +61,26 @@ class Row:
 
     def refusal(self, case: FieldCase) -> Refusal:
         """The row's answer to a case, as a record."""
-        got = ", ".join(f"{name} {show(getattr(case, name))}" for name in self.fields)
-        return Refusal(self.id, ", ".join(self.fields), got, self.reason, self.hint, self.source)
+        names = [ARGUMENTS.get(name, name) for name in self.fields]
+        got = ", ".join(f"{name} {show(field, getattr(case, field))}" for name, field in zip(names, self.fields, strict=True))
+        kind = "open" if self.opens else self.kind
+        return Refusal(self.id, ", ".join(names), got, "", self.hint, self.source, self.reason, kind)
 
 
-def show(value: Any) -> str:
-    """An argument as people write it: versions and cards with points, flags as words."""
+ARGUMENTS = {"page": "paged"}
+"""Fields of FieldCase that callers know by another name."""
+POINTED = ("cc", "cudnn", "flash")
+
+
+def show(name: str, value: Any) -> str:
+    """An argument as people write it: versions and cards with points, flags as words, windows as left:right."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ".".join(map(str, value)) if isinstance(value, tuple) and min(value, default=0) >= 0 else str(value)
+    if name in POINTED:
+        return ".".join(map(str, value)) or "newest"
+    if name == "window":
+        return ":".join(map(str, value))
+    return "none" if name == "page" and not value else str(value)
 
 
 ORDER = tuple(field.name for field in fields(FieldCase))
