@@ -65,7 +65,8 @@ class Engine:
     def route(self, request: AttentionRequest, declined: dict[str, Refusal] | None = None) -> Route:
         """request -> Decision -> PlanKey. Raises UnsupportedError with every reason."""
         decision = self.decide(request, declined)
-        record_request(decision.request)
+        if not declined:
+            record_request(decision.request)
         try:
             name = decision.require()
         except UnsupportedError:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 
 import typer
 
-from flexsdpa.eligibility.field.case import FieldCase
+from flexsdpa.eligibility.field.case import CHOICES, FLAGS, SIZES, FieldCase
 from flexsdpa.eligibility.field.decide import decide_case
 from flexsdpa.errors import RequestError
 
+COLUMNS = (*CHOICES, *FLAGS, *SIZES, "layout", "bias_shape", "cc", "cudnn", "window", "dropout", "paged")
 ANSWERS = ("eligible", "declined", "unsure")
 
 
 def run_check_cases(file: Path) -> int:
     """Prints every disagreement and the counts; returns the exit status, 1 where there is a disagreement."""
     counts: Counter[str] = Counter()
-    for line, row in enumerate(_rows(file), start=2):
+    for line, row in _rows(file):
         try:
             case, expected = FieldCase.parse(row), row.get("expected", "").strip()
         except RequestError as error:
@@ -41,9 +43,21 @@ def run_check_cases(file: Path) -> int:
     return int(counts["disagree"] > 0)
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
+def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
+    """Line numbers and rows by column. Cells beyond the head belong to the last column, a free text; missing ones are empty."""
     try:
-        with file.open(newline="", encoding="utf-8") as text:
-            return list(csv.DictReader(text))
+        with file.open(newline="", encoding="utf-8-sig") as text:
+            reader = csv.reader(text)
+            lines = [(reader.line_num, cells) for cells in reader if cells]
     except OSError as error:
         raise RequestError(f"{file}: {error.strerror}", field="file", got=str(file)) from None
+    except (UnicodeDecodeError, csv.Error):
+        raise RequestError(f"{file} is no CSV text", field="file", got=str(file)) from None
+    heads = [name.strip() for name in lines[0][1]] if lines else []
+    missing = next((name for name in (*COLUMNS, "expected") if name not in heads), None)
+    if missing is not None:
+        raise RequestError(f"{file}: column {missing!r} is missing; it has {', '.join(heads) or 'none'}", field=missing)
+    twice = next((name for name in heads if heads.count(name) > 1), None)
+    if twice is not None:
+        raise RequestError(f"{file}: column {twice!r} is there twice", field=twice)
+    return [(n, dict(zip_longest(heads, cells[: len(heads)], fillvalue=""))) for n, cells in lines[1:]]

@@ -32,7 +32,7 @@ def run_doctor() -> None:
     if bad:
         columns = ("backend", "releases", "cards", "what they get wrong", "here", "source")
         console.print(_table("Releases known to be bad: such requests go elsewhere", columns, iter(bad)))
-    console.print(_table("Backends, in order of preference", ("name", "rules", "depends on"), _backends()))
+    console.print(_table("Backends; flexsdpa explain shows their order for a call", ("name", "rules", "depends on"), _backends()))
     console.print(_table("Options", ("environment variable", "value", "from", "what it does"), _options()))
     for text in _unknown_options():
         console.print(text, style="red")
@@ -101,8 +101,14 @@ def _known_bad() -> Iterator[tuple[str, ...]]:
 
 
 def _loaded(row: Any) -> bool:
+    """Whether torch loads such a release, on a card that it concerns."""
     version = tuple(int(part) for part in _loaded_cudnn().split(".") if part)
-    return bool(version) and bool(row.covers(version))
+    return bool(version) and bool(row.covers(version)) and (not row.family or row.family in _families())
+
+
+def _families() -> set[str]:
+    """Families of this machine's cards."""
+    return {family for _, _, family, *_ in _devices() if family}
 
 
 def _backends() -> Iterator[tuple[str, str, str]]:

@@ -79,7 +79,7 @@ def _evaluate(
     results = evaluate(program, inputs, arrays, scalars)
     keep = np.broadcast_to(results.get("keep", np.asarray(True)), (q_len, kv_len))
     score = np.broadcast_to(results["score"], (q_len, kv_len))
-    return keep, np.where(keep, score, np.nan) if np.any(score != 0) else None
+    return keep, np.where(keep & np.isfinite(score), score, np.nan) if np.any(score != 0) else None
 
 
 def _terminal(keep: Array, score: Array | None, states: Array, title: str, summary: str) -> None:
@@ -88,7 +88,8 @@ def _terminal(keep: Array, score: Array | None, states: Array, title: str, summa
     console.print(Text(summary))
     panels = [("mask (darker: more positions kept)", _ascii(keep.astype(float), 0.0, 1.0))]
     if score is not None:
-        low, high = float(np.nanmin(score)), float(np.nanmax(score))
+        finite = score[np.isfinite(score)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
         panels.append((f"score of 0 becomes {low:.3g} (light) to {high:.3g} (dark)", _ascii(score, low, high)))
     letters = np.where(states == EMPTY, ".", np.where(states == FULL, "#", "+"))
     rows = ["".join(row) for row in letters[:64, :TERMINAL_COLUMNS]]

@@ -59,6 +59,8 @@ def run_replay(file: Path, device: Device | None, backend: str, show_text: bool)
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except OSError as error:
         raise RequestError(f"{file}: {error.strerror}", field="from", got=str(file)) from None
+    except UnicodeDecodeError:
+        raise RequestError(f"{file} is no text", field="from", got=str(file)) from None
     if not lines:
         raise RequestError(f"{file} holds no requests", field="from", got=str(file))
     for n, line in enumerate(lines, 1):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flexsdpa.errors import FlexSDPAError
+from flexsdpa.errors import FlexSDPAError, RequestError
 from flexsdpa.version import __version__
 
 app = typer.Typer(
@@ -145,6 +145,7 @@ def oracle_check(
 
 @app.command()
 def explain(
+    context: typer.Context,
     score_mod: ScoreOption = [],  # noqa: B006
     mask_mod: MaskOption = [],  # noqa: B006
     shape: Annotated[str, typer.Option(help="q as batch,heads,q_len,head_dim.")] = "1,8,1024,64",
@@ -174,6 +175,11 @@ def explain(
 
     def run() -> None:
         if replay is not None:
+            alone("--from", context, ("replay", "device", "cudnn", "backend", "text"))
+            if cudnn and not device:
+                raise RequestError(
+                    "--cudnn belongs to a described card: give --device too, such as sm_121", field="cudnn", got=cudnn
+                )
             return run_replay(replay, Device.parse(device, cudnn) if device else None, backend, text)
         sizes = Sizes.parse(shape, kv_heads, kv_len, v_head_dim)
         run_explain(score_mod, mask_mod, sizes, dtype, Device.parse(device or "cpu", cudnn), backend, text, learned)
@@ -197,6 +203,16 @@ def draw(
     from flexsdpa.cli.draw import run_draw
 
     guarded(lambda: run_draw(score_mod, mask_mod, q_len, kv_len or q_len, heads, head, batch, block, out))
+
+
+def alone(option: str, context: typer.Context, allowed: tuple[str, ...]) -> None:
+    """Raises RequestError where another option is given that this one leaves no meaning."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise RequestError(
+                f"{option} takes the call from the file, so {parameter.opts[0]} has no meaning beside it", field="from"
+            )
 
 
 def guarded(run: object) -> None:

@@ -20,9 +20,13 @@ from flexsdpa.errors import RequestError, nearest
 SIGNS = {"eligible": "yes", "declined": "-", "unsure": "?"}
 STYLES = {"eligible": "green", "declined": "dim", "unsure": "yellow"}
 FORMATS = ("terminal", "markdown", "json")
-PAGE = """# What cuDNN serves
+NAMES = {
+    "cudnn": "cuDNN", "fa2": "FlashAttention 2", "fa3": "FlashAttention 3", "fa4": "FlashAttention 4",
+    "interval": "cudnn.flex_attention", "flex": "torch FlexAttention", "reference": "flexsdpa's reference",
+}  # fmt: skip
+PAGE = """# What {name} serves
 
-Made by `flexsdpa matrix {releases} --format markdown`: cuDNN's fused attention as other projects call it, from the rows in
+Made by `flexsdpa matrix {arguments} --format markdown`: {name} as other projects call it, from the rows in
 `src/flexsdpa/eligibility/field/`. yes: served. -: declined; the rule ids of a cell are in `--format json`. ?: no source
 settles it, ask by building. Backward means a training call, so forward and backward. What flexsdpa's own backend does with a
 score_mod is answered for each function by `flexsdpa explain --device sm_121 --cudnn 9.28.1`.
@@ -46,10 +50,10 @@ def run_matrix(
     elif form == "json":
         typer.echo(json.dumps([asdict(cell) for cell in found], indent=1))
     elif form == "markdown":
-        typer.echo(markdown(found))
+        typer.echo(markdown(found, arguments_of(releases, cards, direction, backend)))
     else:
         for title, rows in tables(found):
-            Console().print(_rich(title if backend == "cudnn" else f"{backend} ({title})", rows))
+            Console().print(_rich(title, rows))
 
 
 def tables(found: Sequence[Cell]) -> list[tuple[str, list[list[Cell]]]]:
@@ -57,7 +61,9 @@ def tables(found: Sequence[Cell]) -> list[tuple[str, list[list[Cell]]]]:
     result = []
     for (cudnn, direction), group in groupby(found, key=lambda cell: (cell.cudnn, cell.direction)):
         rows = [list(row) for _, row in groupby(group, key=lambda cell: cell.feature)]
-        result.append((f"cuDNN {cudnn}, {direction}", rows))
+        backend = rows[0][0].backend
+        of = f"cuDNN {cudnn}" if backend == "cudnn" else f"{NAMES[backend]}, beside cuDNN {cudnn}"
+        result.append((f"{of}, {direction}", rows))
     return result
 
 
@@ -66,9 +72,17 @@ def column(card: str) -> str:
     return f"sm_{card.removeprefix('sm_').replace('.', '')}"
 
 
-def markdown(found: Sequence[Cell]) -> str:
-    releases = dict.fromkeys(f"--release {cell.cudnn}" for cell in found)
-    lines = [PAGE.replace("{releases}", " ".join(releases))]
+def arguments_of(releases: Sequence[str], cards: Sequence[str], direction: str, backend: str) -> str:
+    """The options that make a page, as they are typed."""
+    given = [f"--release {release}" for release in releases or RELEASES[-1:]] + [f"--card {card}" for card in cards]
+    given += [] if direction == "both" else [f"--direction {direction}"]
+    given += [] if backend == "cudnn" else [f"--backend {backend}"]
+    return " ".join(given)
+
+
+def markdown(found: Sequence[Cell], arguments: str) -> str:
+    """A page with a table a release and direction. arguments: the options that make it."""
+    lines = [PAGE.format(name=NAMES[found[0].backend], arguments=arguments)]
     for title, rows in tables(found):
         heads = [column(cell.card) for cell in rows[0]]
         lines += [f"## {title}", "", f"| | {' | '.join(heads)} |", "|" + " --- |" * (len(heads) + 1)]

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from flexsdpa.errors import RequestError, nearest
 from flexsdpa.oracle.check import check
-from flexsdpa.oracle.questions import QUESTIONS
 from flexsdpa.oracle.explained import EXPLAINED
+from flexsdpa.oracle.questions import QUESTIONS
 from flexsdpa.oracle.records import FOLDER, NUMBERS, YES, Cell, Records, load_all
 from flexsdpa.oracle.run import run
 from flexsdpa.oracle.wheels import RELEASES

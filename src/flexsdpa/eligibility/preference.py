@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CPU = ""
-"""The family of what is no NVIDIA card."""
+"""The family of what is no NVIDIA card, and of cards that no family covers."""
 EVERY = ("sm_7x", "sm_8x", "sm_9x", "sm_10x", "sm_11x", "sm_12x", CPU)
 BOTH = ("forward", "backward")
 

@@ -10,8 +10,8 @@ from flexsdpa.spec.families import BY_NUMBER, Family, family_of, note_on
 
 KINDS = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "meta")
 """What frameworks call their devices."""
-ASSUMED_LIBRARIES = (("cudnn", "9.19.0"), ("cudnn-frontend", "1.32.0"))
-"""What a described card is taken to have: the versions that the rules were checked with."""
+ASSUMED_CUDNN, ASSUMED_FRONTEND = "9.28.1", "1.32.0"
+"""What a described card is taken to have: the newest that the rules were checked with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Device:
 
     @staticmethod
     def describe(capability: tuple[int, int], *, name: str = "", cudnn: str = "", frontend: str = "", index: int = 0) -> Device:
-        """A card that nobody needs to own. cudnn, frontend: versions; by default those that the rules were checked with.
+        """A card that nobody needs to own. cudnn, frontend: versions; by default the newest that the rules were checked with.
 
-        Raises RequestError for a version that is not three numbers.
+        Raises RequestError for a version that is not three numbers, or for a minor capability beyond 9.
 
         Example:
             >>> Device.describe((12, 5), cudnn="9.28.1").note
@@ -61,9 +61,10 @@ class Device:
         for field, text in (("cudnn", cudnn), ("frontend", frontend)):
             if text and not re.fullmatch(r"\d+\.\d+\.\d+", text):
                 raise RequestError(f"{field}: expected three numbers with points, got {text!r}", field=field, got=text)
+        if not 0 <= capability[1] <= 9:
+            raise RequestError(f"capability: expected a minor of 0 to 9, got {capability}", field="capability", got=capability)
         number = 10 * capability[0] + capability[1]
-        assumed = dict(ASSUMED_LIBRARIES)
-        libraries = (("cudnn", cudnn or assumed["cudnn"]), ("cudnn-frontend", frontend or assumed["cudnn-frontend"]))
+        libraries = (("cudnn", cudnn or ASSUMED_CUDNN), ("cudnn-frontend", frontend or ASSUMED_FRONTEND))
         card = BY_NUMBER.get(number)
         name = name or (card.name if card is not None else f"sm_{number}")
         return Device("cuda", index, f"described-sm_{number}", name, capability, libraries)

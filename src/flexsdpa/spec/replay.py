@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
-from flexsdpa.errors import RequestError, nearest
+from flexsdpa.dtypes import DTYPES
+from flexsdpa.errors import FlexSDPAError, RequestError, nearest
+from flexsdpa.ir.text import parse
 from flexsdpa.spec.device import Device
 from flexsdpa.spec.request import AttentionRequest, check_tensors
 from flexsdpa.spec.tensors import TensorSpec
@@ -36,46 +39,102 @@ def loads(text: str) -> AttentionRequest:
             raise RequestError(f"field {name!r} of the request is missing", field=name)
     made = AttentionRequest(**{name: _value(name, found[name]) for name in NAMES})
     check_tensors(made.q, made.k, made.v)
-    if made.direction not in ("forward", "backward"):
-        raise RequestError(f"direction: expected forward or backward, got {made.direction!r}", field="direction")
+    _check_counts(made)
     return made
+
+
+def _check_counts(request: AttentionRequest) -> None:
+    """The program's arrays and scalars are those that the request lists."""
+    try:
+        program = parse(request.program)
+    except (FlexSDPAError, ValueError, IndexError) as error:
+        raise RequestError(f"field 'program' of the request is not valid: {error}", field="program") from None
+    ranks = tuple(spec.rank for spec in request.arrays)
+    if tuple(array.rank for array in program.arrays) != ranks or program.scalars != request.scalars:
+        raise RequestError(
+            f"the program reads {len(program.arrays)} arrays and {program.scalars} scalars, the request lists arrays of ranks "
+            f"{ranks} and {request.scalars} scalars",
+            field="arrays",
+        )
+    wanted = 0 if request.direction == "forward" else 3 + len(request.arrays)
+    if len(request.needs) != wanted:
+        raise RequestError(f"needs: expected {wanted} truth values, got {len(request.needs)}", field="needs", got=request.needs)
 
 
 def _value(name: str, value: Any) -> Any:
     try:
-        return READERS.get(name, _plain)(value)
-    except (TypeError, KeyError, ValueError) as error:
+        return READERS[name](value)
+    except KeyError as error:
+        raise RequestError(f"field {name!r} of the request is not valid: {error} is missing", field=name, got=value) from None
+    except (TypeError, ValueError) as error:
         raise RequestError(f"field {name!r} of the request is not valid: {error}", field=name, got=value) from None
 
 
-def _plain(value: Any) -> Any:
-    if not isinstance(value, str | int | bool):
-        raise TypeError(f"expected a word, a number or a truth value, got {value!r}")
-    return value
+def _of(kind: type, words: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"expected {words}, got {value!r}")
+        return value
+
+    return read
+
+
+_text, _count, _flag = _of(str, "a word"), _of(int, "a whole number"), _of(bool, "true or false")
+
+
+def _direction(value: Any) -> str:
+    if value not in ("forward", "backward"):
+        raise ValueError(f"expected forward or backward, got {value!r}")
+    return str(value)
+
+
+def _list(value: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, got {value!r}")
+    return tuple(read(one) for one in value)
+
+
+def _size(value: Any) -> int:
+    if _count(value) < 0:
+        raise ValueError(f"expected a size of at least 0, got {value}")
+    return int(value)
 
 
 def _tensor(value: Any) -> TensorSpec:
-    return TensorSpec(str(value["dtype"]), _ints(value["shape"]), _ints(value["strides"]))
-
-
-def _ints(value: Any) -> tuple[int, ...]:
-    return tuple(int(n) for n in value)
+    if not isinstance(value, dict):
+        raise TypeError(f"expected dtype, shape and strides, got {value!r}")
+    made = TensorSpec(_text(value["dtype"]), _list(value["shape"], _size), _list(value["strides"], _count))
+    if made.dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {made.dtype!r}")
+    if made.strides and len(made.strides) != made.rank:
+        raise ValueError(f"{made.rank} sizes with {len(made.strides)} strides")
+    return made
 
 
 def _device(value: Any) -> Device:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected a device, got {value!r}")
     capability = value["capability"]
     if capability is not None:
-        major, minor = _ints(capability)
+        major, minor = _list(capability, _size)
         capability = (major, minor)
-    libraries = tuple((str(name), str(version)) for name, version in value["libraries"])
-    return Device(str(value["kind"]), int(value["index"]), str(value["uuid"]), str(value["name"]), capability, libraries)
+    libraries = _list(value["libraries"], lambda pair: _list(pair, _text))
+    if any(len(pair) != 2 for pair in libraries):
+        raise ValueError("libraries are pairs of name and version")
+    return Device(_text(value["kind"]), _size(value["index"]), _text(value["uuid"]), _text(value["name"]), capability, libraries)
 
 
-READERS: dict[str, Any] = {
+READERS: dict[str, Callable[[Any], Any]] = {
+    "direction": _direction,
     "device": _device,
     "q": _tensor,
     "k": _tensor,
     "v": _tensor,
-    "arrays": lambda value: tuple(_tensor(one) for one in value),
-    "needs": lambda value: tuple(bool(one) for one in value),
+    "program": _text,
+    "arrays": lambda value: _list(value, _tensor),
+    "scalars": _size,
+    "needs": lambda value: _list(value, _flag),
+    "lse_gradient": _flag,
+    "deterministic": _flag,
+    "backend": _text,
 }

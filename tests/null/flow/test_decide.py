@@ -34,6 +34,13 @@ class TestAuto:
         assert decide(request(), (ToyBackend("one"), ToyBackend("two"))).backend == "one"
         assert decide(request(), (ToyBackend("two"), ToyBackend("one"))).backend == "two"
 
+    def test_the_order_of_preference_is_that_of_the_cards_family(self):
+        """cudnn comes first on a card that it serves, sdpa on a processor, whatever order the candidates come in."""
+        pair = ToyBackend("sdpa"), ToyBackend("cudnn")
+        for candidates in (pair, pair[::-1]):
+            assert decide(request(), candidates).backend == "sdpa"
+            assert decide(request(device=H100), candidates).backend == "cudnn"
+
     def test_nobody_eligible(self):
         decision = decide(request(), (FAST, SMALL))
         assert decision.backend is None

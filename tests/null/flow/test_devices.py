@@ -4,11 +4,15 @@ import itertools
 
 import pytest
 
+from flexsdpa.eligibility import FieldCase
 from flexsdpa.errors import RequestError
+from flexsdpa.oracle.records import load_all
 from flexsdpa.spec import families
-from flexsdpa.spec.device import ASSUMED_LIBRARIES, CPU, Device
+from flexsdpa.spec.device import ASSUMED_CUDNN, ASSUMED_FRONTEND, CPU, Device
 from flexsdpa.spec.families import FAMILIES, family_of
 from flexsdpa.testing.fake_devices import CARDS, DEVICES, cards_of
+
+LIBRARIES = (("cudnn", ASSUMED_CUDNN), ("cudnn-frontend", ASSUMED_FRONTEND))
 
 
 class TestFamilies:
@@ -56,7 +60,7 @@ class TestDescribedDevices:
         device = Device.describe((12, 1), cudnn="9.28.1", index=3)
         assert (device.name, device.index, str(device)) == ("NVIDIA GB10", 3, "cuda:3 sm_121")
         assert device.library("cudnn") == "9.28.1"
-        assert device.library("cudnn-frontend") == dict(ASSUMED_LIBRARIES)["cudnn-frontend"]
+        assert device.library("cudnn-frontend") == ASSUMED_FRONTEND
         assert device.note == ""
 
     def test_it_is_what_parse_gives(self):
@@ -80,8 +84,8 @@ class TestDevices:
             ("cpu", Device("cpu")),
             ("cuda", Device("cuda", 0)),
             ("cuda:1", Device("cuda", 1)),
-            ("sm_90", Device("cuda", 0, "described-sm_90", "NVIDIA H200", (9, 0), ASSUMED_LIBRARIES)),
-            ("sm121", Device("cuda", 0, "described-sm_121", "NVIDIA GB10", (12, 1), ASSUMED_LIBRARIES)),
+            ("sm_90", Device("cuda", 0, "described-sm_90", "NVIDIA H200", (9, 0), LIBRARIES)),
+            ("sm121", Device("cuda", 0, "described-sm_121", "NVIDIA GB10", (12, 1), LIBRARIES)),
         ],
     )
     def test_a_device_is_described_in_words(self, text, device):
@@ -111,3 +115,12 @@ class TestFakeDevices:
     def test_cards_are_found_by_family(self):
         assert {card.capability for card in cards_of("sm_12x")} == {(12, 0), (12, 1)}
         assert cards_of("sm_3x") == ()
+
+
+def test_a_minor_beyond_9_is_no_capability():
+    with pytest.raises(RequestError, match=r"capability: expected a minor of 0 to 9, got \(9, 10\)"):
+        Device.describe((9, 10))
+
+
+def test_rules_and_cases_assume_one_cudnn():
+    assert ".".join(map(str, FieldCase.of().cudnn)) == ASSUMED_CUDNN == load_all()[-1].cudnn

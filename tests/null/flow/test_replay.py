@@ -17,7 +17,8 @@ from null.toy_backend import ToyBackend, request
 
 FULL = replace(
     request(direction="backward"), device=Device.describe((12, 1), cudnn="9.28.1"), arrays=(TensorSpec("f32", (4, 7), (7, 1)),),
-    scalars=2, needs=(True, False, True, True), lse_gradient=True, deterministic=True, backend="cudnn",
+    program="flexsdpa-ir 1\narray f32 2\nscalars 2\nscore\nreturn score 0", scalars=2,
+    needs=(True, False, True, True), lse_gradient=True, deterministic=True, backend="cudnn",
 )  # fmt: skip
 
 
@@ -54,7 +55,33 @@ CHANGED = {
     "shape": ({"q": {"dtype": "f32", "shape": "wide", "strides": []}}, "field 'q' of the request is not valid"),
     "heads": ({"k": {"dtype": "f32", "shape": [2, 3, 24, 64], "strides": []}}, "k and v must have the same number of heads"),
     "device": ({"device": {"kind": "cuda"}}, "field 'device' of the request is not valid: 'capability'"),
-    "direction": ({"direction": "sideways"}, "direction: expected forward or backward, got 'sideways'"),
+    "direction": ({"direction": "sideways"}, "field 'direction' of the request is not valid: expected forward or backward"),
+    "a word for a truth value": ({"deterministic": "no"}, "field 'deterministic' of the request is not valid: expected true or"),
+    "a word for a count": ({"scalars": "x"}, "field 'scalars' of the request is not valid: expected a whole number, got 'x'"),
+    "words for truth values": ({"needs": "abc"}, "field 'needs' of the request is not valid: expected a list, got 'abc'"),
+    "needs of a forward": ({"needs": [True, True, True]}, "needs: expected 0 truth values, got 3"),
+    "a negative size": (
+        {"q": {"dtype": "f32", "shape": [-2, 4, 24, 64], "strides": []}},
+        "field 'q' of the request is not valid: expected a size",
+    ),
+    "short strides": (
+        {"q": {"dtype": "f32", "shape": [2, 4, 24, 64], "strides": [64, 1]}},
+        "field 'q' of the request is not valid: 4",
+    ),
+    "a dtype": (
+        {"q": {"dtype": "f31", "shape": [2, 4, 24, 64], "strides": []}},
+        "field 'q' of the request is not valid: unknown",
+    ),
+    "a number for a tensor": (
+        {"arrays": [3]},
+        "field 'arrays' of the request is not valid: expected dtype, shape and strides, got 3",
+    ),
+    "an array too many": (
+        {"arrays": [{"dtype": "f32", "shape": [4], "strides": []}]},
+        "the program reads 0 arrays and 0 scalars, the request lists",
+    ),
+    "a program": ({"program": "flexsdpa-ir 1\nnonsense"}, "field 'program' of the request is not valid"),
+    "another language": ({"program": "def f(score): ..."}, "field 'program' of the request is not valid"),
     "program": ({"program": None}, "field 'program' of the request is not valid: expected a word"),
 }
 
@@ -75,6 +102,15 @@ def test_the_engine_logs_each_new_request_once(tmp_path):
             engine.run(("signature",), lambda: asked)
     (line,) = file.read_text().splitlines()
     assert loads(line) == replace(asked, program=program_of(asked.program).text)
+
+
+def test_a_plan_that_declines_values_logs_its_request_once(tmp_path):
+    file, asked = tmp_path / "requests.jsonl", request()
+    engine = Engine((ToyBackend("picky", declines=13.0), ToyBackend("toy")))
+    with flexsdpa.options(request_log=str(file)):
+        for _ in range(3):
+            engine.run(("signature",), lambda: asked, 13.0)
+    assert len(file.read_text().splitlines()) == 1
 
 
 def test_a_log_that_cannot_be_written_is_said_once_and_no_call_fails(tmp_path, caplog):

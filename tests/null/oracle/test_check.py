@@ -56,7 +56,8 @@ def test_a_refusal_that_no_rule_makes_is_unexplained(question, direction, card):
 
 @pytest.mark.parametrize(("question", "direction", "card", "rule"), [
     ("head dim 100", "forward", 90, "CUDNN-F16-HEADDIM-01"), ("ragged", "backward", 121, "CUDNN-PLAN-02"),
-    ("fp8_delayed, plain", "forward", 86, "CUDNN-FP8-02"), ("mod: softcap, head dim 192", "backward", 80, "cudnn.backward-head-dims"),
+    ("fp8_delayed, plain", "forward", 86, "CUDNN-FP8-02"),
+    ("mod: softcap, head dim 192", "backward", 80, "cudnn.backward-head-dims"),
 ])  # fmt: skip
 def test_a_plan_that_a_rule_of_the_library_refuses_is_unexplained(question, direction, card, rule):
     judged = said(question, direction, card)

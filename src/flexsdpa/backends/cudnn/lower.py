@@ -1,6 +1,6 @@
 """Program -> cuDNN graph calls. Receives the graph object and only calls methods on it, so a recording fake tests it.
 
-What cuDNN wants of a pointwise subgraph (facts found by building; benchmarks/results/ holds the runs): the first operand
+What cuDNN wants of a pointwise subgraph (facts found by building on sm_90): the first operand
 of a binary op is virtual (computed in the graph); every value has an explicit data type; truth values are INT32; numbers
 are pass-by-value tensors of shape (1, 1, 1, 1), so a new value is no new graph.
 """

@@ -1,1 +1,1 @@
-"""Calls of the frameworks' fused attention as other projects ask them, and the rules by which cuDNN serves them: data only."""
+"""Calls of frameworks' fused attention, and the rules by which each library serves them: data, and the code that asks it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flexsdpa.errors import RequestError, nearest
+from flexsdpa.spec.device import ASSUMED_CUDNN
 from flexsdpa.spec.families import Family, family_of
 
 Version = tuple[int, int, int]
@@ -275,7 +276,7 @@ class FieldCase:
 
 
 DEFAULTS: dict[str, Any] = {
-    "framework": "torch", "cc": "9.0", "cudnn": "9.28.1", "dtype": "bf16", "layout": "bshd_bshd_bshd", "b": 2, "h_q": 16, "h_kv": 16,
+    "framework": "torch", "cc": "9.0", "cudnn": ASSUMED_CUDNN, "dtype": "bf16", "layout": "bshd_bshd_bshd", "b": 2, "h_q": 16, "h_kv": 16,
     "s_q": 2048, "s_kv": 2048, "d_qk": 128, "d_v": 128, "mask": "no_mask", "window": (-1, -1), "diagonal": "top_left",
     "bias": "no_bias", "bias_shape": "-", "bias_grad": False, "alibi_slopes": False, "dropout": 0.0, "softmax": "vanilla",
     "score_mod": "no", "deterministic": False, "training": False, "paged": "none", "kv_cache": "none", "cp": "none", "cp_size": 1,

@@ -10,7 +10,7 @@ from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.eligibility.field.decide import decide_case
 from flexsdpa.eligibility.field.row import Answer
 
-CARDS = ("8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
+CARDS = ("8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
 RELEASES = ("9.10.2", "9.19.0", "9.23.2", "9.28.1")
 DIRECTIONS = ("forward", "backward")
 CAUSAL = {"mask": "causal", "window": (-1, 0)}
@@ -70,6 +70,7 @@ class Cell:
     direction: str
     answer: Answer
     rules: tuple[str, ...]
+    backend: str = "cudnn"
 
 
 def cells(
@@ -86,4 +87,4 @@ def cells(
                     case = FieldCase.of(**changes, cc=card, cudnn=cudnn, training=direction == "backward")
                     decision = decide_case(case, backend)
                     rules = tuple(row.id for row in (*decision.declines, *decision.opens))
-                    yield Cell(feature, card, cudnn, direction, decision.answer, rules)
+                    yield Cell(feature, card, cudnn, direction, decision.answer, rules, backend)

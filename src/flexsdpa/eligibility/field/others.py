@@ -138,7 +138,7 @@ PARALLEL_ROWS: tuple[Row, ...] = (
     Row("CUDNN-JAX-04", lambda c: c.framework == "jax" and c.on("sm_12x") and c.ragged,
         "JAX sizes packed statistics, the core writes dense ones: safe with one segment a row", "JAX", opens=True),
     Row("CUDNN-JAX-CP-01", lambda c: _jax_cp(c) and c.cp in ("ring", "p2p") and c.mask not in (
-        ("padding_causal",) if c.ragged else ("no_mask", "causal")), "ring attention serves causal masks only", "JAX"),
+        ("padding_causal",) if c.ragged else ("no_mask", "causal")), "ring attention serves no mask and causal, padding_causal where ragged", "JAX"),
     Row("CUDNN-JAX-CP-02", lambda c: _jax_cp(c) and c.dropout > 0, "no dropout under JAX context parallelism", "JAX"),
     Row("CUDNN-JAX-CP-03", lambda c: _jax_cp(c) and c.layout not in JAX_CP_LAYOUTS, "packed qkv is out", "JAX"),
     Row("CUDNN-JAX-CP-04", lambda c: _jax_cp(c) and c.has_bias, "no bias under JAX context parallelism", "JAX"),
