@@ -35,6 +35,7 @@ oracle: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/decisions.py
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

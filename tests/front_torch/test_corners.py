@@ -240,7 +240,7 @@ def test_nested_keys_with_dense_queries_are_refused():
         attention(q, q, q, score_mod=lambda s, b, h, i, j: s + table[i, j])
 
 
-# What a newcomer writes.
+# First attempts.
 
 
 def test_where_as_a_method_has_torchs_order():

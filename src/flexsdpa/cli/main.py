@@ -167,7 +167,7 @@ def explain(
     \b
     flexsdpa explain -s softcap:30 -m causal --shape 4,32,4096,128 --kv-heads 8 --dtype bf16
     flexsdpa explain -s mymodels.attention:my_score_mod --device sm_90
-    flexsdpa explain --from request.json --device sm_121 --cudnn 9.28.1
+    flexsdpa explain --from requests.jsonl --device sm_121 --cudnn 9.28.1
     """
     from flexsdpa.cli.explain import run_explain, run_replay
     from flexsdpa.cli.modspec import Sizes

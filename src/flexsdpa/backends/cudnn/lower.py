@@ -130,7 +130,7 @@ class Lowering:
     def _keep(self) -> Any:
         """Where a position counts, as a virtual tensor; None if everywhere."""
         root = self.program.result("keep")
-        keep = None if root is None else self.condition(root)
+        keep = None if root is None else self.as_virtual(root)
         for axis in ("q", "kv") if self.guarded else ():
             index = self.typed(self.graph.gen_index(input=self.score, axis=AXES[axis]), "i")
             inside = self.compare("cmp_lt", index, self.operand(Length(axis)), "i")
@@ -190,7 +190,7 @@ class Lowering:
         return self.typed(getattr(self.graph, method)(input=x, compute_data_type=self.types.FLOAT), "f")
 
     def binary(self, method: str, x: Any, y: Any, kind: str) -> Any:
-        names = ("input0", "input1") if method in ("max", "min", "pow") else ("a", "b")
+        names = ("input0", "input1") if method in ("max", "min") else ("a", "b")
         call = getattr(self.graph, method)
         return self.typed(call(**{names[0]: x, names[1]: y}, compute_data_type=self.compute(kind)), kind)
 
@@ -206,9 +206,6 @@ class Lowering:
 
     def select(self, condition: Any, yes: Any, no: Any, kind: str) -> Any:
         return self.typed(self.graph.binary_select(input0=yes, input1=no, mask=condition), kind)
-
-    def condition(self, n: int) -> Any:
-        return self.as_virtual(n)
 
     # Instructions.
 
@@ -301,7 +298,7 @@ def _logic(method: str) -> Rule:
 def _where(kind: str) -> Rule:
     def rule(g: Lowering, instr: Instr) -> Any:
         condition, yes, no = instr.args
-        return g.select(g.condition(condition), g.as_virtual(yes), g.value(no), kind)
+        return g.select(g.as_virtual(condition), g.as_virtual(yes), g.value(no), kind)
 
     return rule
 

@@ -11,7 +11,6 @@ from flexsdpa.spec.families import has_exception
 OLDEST_2, FIRST_WITHOUT_2, OLDEST_2_ON_BLACKWELL = (2, 1, 1), (2, 8, 4), (2, 7, 3)
 NEWEST_2 = (2, 8, 3)
 """What is assumed where no version is given."""
-LARGEST_BOTH = ((192, 128), (512, 512), (256, 256))
 
 
 def _version(c: FieldCase) -> tuple[int, int, int]:

@@ -107,7 +107,7 @@ def _torch(c: FieldCase) -> bool:
     return c.framework == "torch"
 
 
-def _graph_needs_unequal(c: FieldCase) -> bool:
+def _bias_or_dropout(c: FieldCase) -> bool:
     return c.bias_kind != "no_bias" or c.drops
 
 
@@ -137,7 +137,7 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-FE-BIAS-02", lambda c: c.half and c.bias_grad and c.training and below(c, 9, 5)
         and (c.padding or not c.lengths_multiple_of(64)), "bias gradients need 9.5 for this", "FE"),
     Row("CUDNN-F16-MASK-01", lambda c: c.half and not mask_served(c), "no clause serves this mask in this layout and release", "GATE"),
-    Row("CUDNN-FE-MASK-01", lambda c: c.half and c.causal and c.aligned_bottom_right and _graph_needs_unequal(c),
+    Row("CUDNN-FE-MASK-01", lambda c: c.half and c.causal and c.aligned_bottom_right and _bias_or_dropout(c),
         "bottom-right causal excludes bias, ALiBi and dropout", "FE"),
     Row("CUDNN-FE-BAND-01", lambda c: c.bottom_right and c.s_q > c.s_kv and not c.padding, "slice q so that s_q = s_kv", "FE"),
     Row("CUDNN-FE-DROPOUT-01", lambda c: c.drops and c.dropout >= 1, "dropout of 1 rescales by infinity", "FE"),
