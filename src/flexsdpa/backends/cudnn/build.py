@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -327,16 +328,19 @@ def fill_dead(pieces: Sequence[Piece], out: Tensor, lse: Tensor | None = None) -
             lse[:, :, part].fill_(-torch.inf)
 
 
+known_strides = functools.lru_cache(maxsize=1024)(ordered_strides)
+
+
 def empty_ordered(like: Tensor, last: int) -> Tensor:
     """An uninitialised (B, H, S, last) tensor in the memory order of ``like``."""
     shape = (*like.shape[:3], last)
-    return torch.empty_strided(shape, ordered_strides(shape, like.stride()), dtype=like.dtype, device=like.device)
+    return torch.empty_strided(shape, known_strides(shape, like.stride()), dtype=like.dtype, device=like.device)
 
 
 def in_order(x: Tensor, like: Tensor) -> Tensor:
     """x in the memory order that the forward gives, which is what the graph was built for."""
     shape = tuple(x.shape)
-    strides = ordered_strides(shape, like.stride())
+    strides = known_strides(shape, like.stride())
     if x.stride() == strides and x.data_ptr() % 16 == 0:
         return x
     return torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device).copy_(x)

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import cudnn
-import numpy as np
 import torch
 from torch import Tensor
 
 from flexsdpa.backends.cudnn.layout import Piece
 from flexsdpa.backends.cudnn.lower import Length, Literal, Number, Operand, Start, View
-from flexsdpa.backends.cudnn.torch_operands import number, view
-from flexsdpa.ir.evaluate import evaluate
+from flexsdpa.backends.cudnn.torch_operands import Operands, host_number, number
 from flexsdpa.ir.program import Program
 
 TYPES = cudnn.data_type
@@ -31,8 +29,7 @@ class Graph:
         self.program = program
         self.graph = graph
         self.uids: dict[str, int] = {}
-        self.operands: list[tuple[Operand, int]] = []
-        self.numbers: dict[Operand, Tensor] = {}
+        self.operands = Operands(program)
         self.scale = number(0.0, "f")
         self.examples: dict[View, Tensor] = {}
         self.workspace_bytes = 1
@@ -53,7 +50,7 @@ class Graph:
         made.uids = facts["uids"]
         for name, fields, uid in facts["operands"]:
             fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-            made._feed(OPERANDS[name](**fields), uid)
+            made.operands.add(OPERANDS[name](**fields), uid)
         made.workspace_bytes = facts["workspace"]
         made.graph.deserialize(handle, plan)
         return made
@@ -61,7 +58,7 @@ class Graph:
     def saved(self) -> bytes:
         """The built plan, and which uid takes what."""
         operands = [
-            (type(what).__name__, {name: getattr(what, name) for name in what.__slots__}, uid) for what, uid in self.operands
+            (type(what).__name__, {name: getattr(what, name) for name in what.__slots__}, uid) for what, uid in self.operands.all
         ]
         facts = {"uids": self.uids, "operands": operands, "workspace": self.workspace_bytes}
         return json.dumps(facts).encode() + b"\n" + bytes(self.graph.serialize(as_bytes=True))
@@ -84,15 +81,11 @@ class Graph:
 
     def declare(self, what: Operand) -> Any:
         """The input of a lowered operand."""
-        name = f"operand{len(self.operands)}"
-        made = self.input(name, self.examples[what]) if isinstance(what, View) else self.input(name, _host(what), by_value=True)
-        self._feed(what, self.uids[name])
+        name = f"operand{len(self.operands.all)}"
+        like = self.examples[what] if isinstance(what, View) else host_number(what)
+        made = self.input(name, like, by_value=not isinstance(what, View))
+        self.operands.add(what, self.uids[name])
         return made
-
-    def _feed(self, what: Operand, uid: int) -> None:
-        self.operands.append((what, uid))
-        if not isinstance(what, View):
-            self.numbers[what] = _host(what)
 
     def build(self) -> None:
         """Plans and compiles. Raises cudnnGraphNotSupportedError where cuDNN has no kernel."""
@@ -108,39 +101,10 @@ class Graph:
         self, tensors: dict[str, Tensor], arrays: Sequence[Tensor], scalars: Sequence[float], piece: Piece, handle: Any
     ) -> None:
         """Runs on tensors by name, captured tensors and scalars (the softmax scale first)."""
-        uids, sizes = self.uids, tensors["q"].shape[:2]
-        packed = {uids[name]: x for name, x in tensors.items()}
+        uids = self.uids
+        packed = self.operands.packed(arrays, scalars[1:], tensors["q"].shape[:2], piece)
         packed[uids["scale"]] = self.scale.fill_(scalars[0])
-        for what, uid in self.operands:
-            if isinstance(what, View):
-                packed[uid] = view(arrays[what.slot], what, sizes, piece)
-                continue
-            host = packed[uid] = self.numbers[what]
-            if isinstance(what, Number):
-                host.fill_(host_value(self.program, what.value, scalars[1:]))
-            elif isinstance(what, Start):
-                host.fill_(piece.q0 if what.axis == "q" else piece.k0)
-            elif isinstance(what, Length):
-                host.fill_(piece.q1 - piece.q0 if what.axis == "q" else piece.k1 - piece.k0)
+        for name, x in tensors.items():
+            packed[uids[name]] = x
         workspace = torch.empty(self.workspace_bytes, dtype=torch.uint8, device=tensors["q"].device)
         self.graph.execute(packed, workspace, handle=handle)
-
-
-def _host(what: Operand) -> Tensor:
-    kind = what.kind if isinstance(what, Number | Literal) else "i"
-    return number(what.value if isinstance(what, Literal) else 0, kind)
-
-
-def host_value(program: Program, n: int, scalars: Sequence[float]) -> float | int:
-    """The value of an instruction that depends on no position and no tensor."""
-    instr = program.instrs[n]
-    if instr.op == "scalar":
-        return scalars[int(instr.attr)]
-    if instr.op == "const_f":
-        return float(instr.attr)
-    if instr.op == "const_i":
-        return int(instr.attr)
-    needed = program.reachable([n])
-    kept = tuple(one if m in needed else type(one)("const_b", (), "True", "b") for m, one in enumerate(program.instrs[: n + 1]))
-    alone = Program(program.arrays, program.scalars, kept, (("value", n),), program.text)
-    return evaluate(alone, {}, (), scalars, work=np.float32)["value"].item()  # type: ignore[no-any-return]
