@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from flexsdpa.errors import RequestError
-from flexsdpa.spec.families import BY_NUMBER, Family, family_of, note_on
+from flexsdpa.spec.families import BY_NUMBER, Family, capability_of, family_of, note_on
 
 KINDS = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "meta")
 """What frameworks call their devices."""
@@ -59,10 +59,13 @@ class Device:
             'sm_125 is not a known card; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)'
         """
         for field, text in (("cudnn", cudnn), ("frontend", frontend)):
-            if text and not re.fullmatch(r"\d+\.\d+\.\d+", text):
+            if not isinstance(text, str) or (text and not re.fullmatch(r"\d+\.\d+\.\d+", text)):
                 raise RequestError(f"{field}: expected three numbers with points, got {text!r}", field=field, got=text)
-        if not 0 <= capability[1] <= 9:
-            raise RequestError(f"capability: expected a minor of 0 to 9, got {capability}", field="capability", got=capability)
+        pair = isinstance(capability, tuple) and len(capability) == 2 and all(type(part) is int for part in capability)
+        if not pair or not (0 < capability[0] < 100 and 0 <= capability[1] <= 9):
+            raise RequestError(
+                f"capability: expected a pair such as (12, 1), got {capability!r}", field="capability", got=capability
+            )
         number = 10 * capability[0] + capability[1]
         libraries = (("cudnn", cudnn or ASSUMED_CUDNN), ("cudnn-frontend", frontend or ASSUMED_FRONTEND))
         card = BY_NUMBER.get(number)
@@ -72,9 +75,11 @@ class Device:
     @staticmethod
     def parse(text: str, cudnn: str = "") -> Device:
         """``cpu``, ``cuda:1`` or ``sm_90`` (a described card that nobody needs to own, with this cuDNN or the assumed one)."""
-        described = re.fullmatch(r"sm_?(\d{1,2})(\d)", text)
+        if not isinstance(text, str):
+            raise RequestError(f"device: expected text such as sm_90, got {text!r}", field="device", got=text)
+        described = capability_of(text)
         if described:
-            return Device.describe((int(described[1]), int(described[2])), cudnn=cudnn)
+            return Device.describe(described, cudnn=cudnn)
         if cudnn:
             raise RequestError(
                 f"a cuDNN can be given for a described card such as sm_90, not for {text}", field="cudnn", got=cudnn

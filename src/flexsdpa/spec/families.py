@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -81,6 +82,17 @@ def has_exception(capability: tuple[int, int], name: str) -> bool:
 
 
 BY_NUMBER: dict[int, Card] = {card.number: card for card in CARDS}
+
+
+def capability_of(text: str) -> tuple[int, int] | None:
+    """``sm_121``, ``SM121``, ``sm_121a``, ``121`` or ``12.1`` -> (12, 1); None for what is written otherwise."""
+    found = re.fullmatch(r"(?:sm_?)?(\d{1,2})(?:\.(?=\d$))?(\d)[af]?", text.strip().lower())
+    return (int(found[1]), int(found[2])) if found and int(found[1]) else None
+
+
+def cards_with(name: str) -> str:
+    """The cards with an exception of this name, for messages."""
+    return ", ".join(f"{major}.{minor}" for (major, minor), known in EXCEPTIONS.items() if name in known)
 
 
 def note_on(capability: tuple[int, int]) -> str:

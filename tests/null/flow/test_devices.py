@@ -118,8 +118,33 @@ class TestFakeDevices:
 
 
 def test_a_minor_beyond_9_is_no_capability():
-    with pytest.raises(RequestError, match=r"capability: expected a minor of 0 to 9, got \(9, 10\)"):
+    with pytest.raises(RequestError, match=r"capability: expected a pair such as \(12, 1\), got \(9, 10\)"):
         Device.describe((9, 10))
+
+
+@pytest.mark.parametrize("capability", ["sm_121", "12.1", 12.1, (12,), (12, 1, 0), [12, 1], (-1, 0), (12.0, 1)])
+def test_what_is_no_pair_is_no_capability(capability):
+    with pytest.raises(RequestError, match="capability: expected a pair such as"):
+        Device.describe(capability)
+
+
+def test_versions_are_text():
+    with pytest.raises(RequestError, match="cudnn: expected three numbers with points, got 91900"):
+        Device.describe((9, 0), cudnn=91900)
+    with pytest.raises(RequestError, match="device: expected text such as sm_90, got 121"):
+        Device.parse(121)
+
+
+@pytest.mark.parametrize("text", ["sm_121", "SM_121", "sm121", "sm_121a", "121", "12.1", " 12.1 "])
+def test_one_card_however_it_is_written(text):
+    assert families.capability_of(text) == (12, 1)
+    assert Device.parse(text) == Device.describe((12, 1))
+    assert FieldCase.of(cc=text).cc == (12, 1)
+
+
+@pytest.mark.parametrize("text", ["", "12", "sm_", "12.10", "1.2.1", "h200", "sm_1211", "0.9"])
+def test_what_is_no_card(text):
+    assert families.capability_of(text) in (None, (1, 2))
 
 
 def test_rules_and_cases_assume_one_cudnn():

@@ -150,6 +150,8 @@ def _empty(request: AttentionRequest) -> str | None:
 
 
 def _strides(request: AttentionRequest) -> str | None:
+    if _head_dims(request) is not None:
+        return None  # its strides follow from it
     for name, x in (("q", request.q), ("k", request.k), ("v", request.v)):
         if x.strides and (x.strides[3] != 1 or any(stride % 8 for stride in x.strides[:3])):
             return f"{name} with strides {x.strides}"

@@ -6,14 +6,13 @@ TransformerEngine's own arguments.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flexsdpa.errors import RequestError, nearest
 from flexsdpa.spec.device import ASSUMED_CUDNN
-from flexsdpa.spec.families import Family, family_of
+from flexsdpa.spec.families import Family, capability_of, family_of
 
 Version = tuple[int, int, int]
 Number = TypeVar("Number", int, float)
@@ -22,7 +21,7 @@ FP8 = ("fp8_delayed", "fp8_current", "mxfp8", "fp8_block", "nvfp4")
 MASKS = ("no_mask", "causal", "padding", "padding_causal", "causal_bottom_right", "padding_causal_bottom_right", "arbitrary")
 CAUSAL = ("causal", "padding_causal", "causal_bottom_right", "padding_causal_bottom_right")
 CHOICES: dict[str, tuple[str, ...]] = {
-    "framework": ("torch", "jax", "flexsdpa"),
+    "framework": ("torch", "jax", "flexsdpa", "library"),
     "dtype": (*HALF, "fp32", *FP8),
     "mask": MASKS,
     "diagonal": ("top_left", "bottom_right"),
@@ -42,7 +41,7 @@ SIZES = ("b", "h_q", "h_kv", "s_q", "s_kv", "d_qk", "d_v", "cp_size", "num_split
 class FieldCase:
     """One call. cc: compute capability. cudnn: library version. window: (left, right), -1 is open. page: 0 where not paged.
 
-    framework: who calls: torch and jax are TransformerEngine's front doors, flexsdpa is ours. flash: flash-attn's version, empty
+    framework: who calls: torch and jax are TransformerEngine's front doors, flexsdpa is ours, library is nobody. flash: flash-attn's version, empty
     for the newest that is known.
     """
 
@@ -224,12 +223,13 @@ class FieldCase:
     def of(**given: Any) -> FieldCase:
         """From plain arguments; what is not given is plain bf16 self-attention of 2 x 16 heads x 2048 x 128 in inference.
 
-        The caller: framework (torch or jax for TransformerEngine's front doors, flexsdpa for ours).
+        The caller: framework (torch or jax for TransformerEngine's front doors, flexsdpa for ours, library for nobody: what
+        the library itself refuses, and what it is known to compute wrongly).
         The card and libraries: cc (``"12.1"``, (12, 1) or ``"sm_121"``), cudnn (``"9.28.1"`` or a tuple), flash (flash-attn's
         version, by default the newest that is known).
         Tensors: dtype (bf16, fp16, fp32, fp8_delayed, fp8_current, mxfp8, fp8_block, nvfp4), b, h_q, h_kv, s_q, s_kv, d_qk, d_v
         (h_kv, s_kv and d_v follow h_q, s_q and d_qk), layout: formats of q, k and v (bshd, sbhd, bhsd, thd) joined by _, or
-        packed ones (bs3hd, t3hd, bshd_bs2hd, thd_th2d, ...), after paged_kv_ for a paged cache; pad_between_seqs (gaps between
+        packed ones (bs3hd, t3hd, bshd_bs2hd, thd_th2d, ...; one format stands for three), after paged_kv_ for a paged cache; pad_between_seqs (gaps between
         ragged sequences).
         The score: mask (no_mask, causal, padding, padding_causal, causal_bottom_right, padding_causal_bottom_right, arbitrary),
         window (left, right) in tokens, -1 for open, diagonal (top_left, bottom_right: what a window without a mask is aligned
@@ -244,7 +244,9 @@ class FieldCase:
         """
         unknown = [name for name in given if name not in DEFAULTS]
         if unknown:
-            raise RequestError(f"unknown argument {unknown[0]!r}{nearest(unknown[0], list(DEFAULTS))}", field=unknown[0])
+            known = ", ".join(DEFAULTS)
+            hint = nearest(unknown[0], list(DEFAULTS))
+            raise RequestError(f"unknown argument {unknown[0]!r}{hint}; known: {known}", field=unknown[0])
         follow = {"h_kv": "h_q", "s_kv": "s_q", "d_v": "d_qk"}
         values = {**DEFAULTS, **{mine: given[other] for mine, other in follow.items() if other in given}, **given}
         row = {name: _as_text(name, value) for name, value in values.items()}
@@ -275,6 +277,11 @@ class FieldCase:
         return FieldCase(**values)  # type: ignore[arg-type]
 
 
+ALIASES = {
+    name: ours for ours, names in {"fp16": ("float16", "half", "f16"), "bf16": ("bfloat16",), "fp32": ("float32", "float", "f32")}.items()
+    for name in (*names, f"torch.{names[0]}")
+}  # fmt: skip
+"""Other names of dtypes that plain arguments may have."""
 DEFAULTS: dict[str, Any] = {
     "framework": "torch", "cc": "9.0", "cudnn": ASSUMED_CUDNN, "dtype": "bf16", "layout": "bshd_bshd_bshd", "b": 2, "h_q": 16, "h_kv": 16,
     "s_q": 2048, "s_kv": 2048, "d_qk": 128, "d_v": 128, "mask": "no_mask", "window": (-1, -1), "diagonal": "top_left",
@@ -296,8 +303,12 @@ def _as_text(name: str, value: Any) -> str:
     """An argument in the form of a column."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name == "cc" and isinstance(value, str) and (card := re.fullmatch(r"sm_?(\d{1,2})(\d)", value)):
-        return f"{card[1]}.{card[2]}"
+    if name == "layout" and value in KNOWN_LETTERS:
+        return "_".join([value] * 3)
+    if name == "dtype" and str(value) in ALIASES:
+        return ALIASES[str(value)]
+    if name == "window" and value is None:
+        return "-1:-1"
     if isinstance(value, tuple | list):
         return (":" if name == "window" else ".").join(str(part) for part in value)
     return str(value)
@@ -312,13 +323,14 @@ def _text(row: Mapping[str, str], name: str) -> str:
 
 def _choice(name: str, value: str) -> str:
     if value not in CHOICES[name]:
-        raise RequestError(f"{name}: unknown {value!r}{nearest(value, CHOICES[name])}", field=name, got=value)
+        known = ", ".join(CHOICES[name])
+        raise RequestError(f"{name}: unknown {value!r}{nearest(value, CHOICES[name])}; known: {known}", field=name, got=value)
     return value
 
 
 def _flag(name: str, value: str) -> bool:
     if value not in ("yes", "no"):
-        raise RequestError(f"{name}: expected yes or no, got {value!r}", field=name, got=value)
+        raise RequestError(f"{name}: expected yes or no (True or False), got {value!r}", field=name, got=value)
     return value == "yes"
 
 
@@ -383,11 +395,11 @@ def _bias_shape(value: str) -> str:
     return value
 
 
-def _capability(value: str) -> tuple[int, ...]:
-    major, minor = _parts("cc", value, 2)
-    if not (1 <= major < 100 and minor < 10):
-        raise RequestError(f"cc: expected a compute capability such as 9.0 or 12.1, got {value!r}", field="cc", got=value)
-    return major, minor
+def _capability(value: str) -> tuple[int, int]:
+    found = capability_of(value)
+    if found is None:
+        raise RequestError(f"cc: expected a compute capability such as 12.1 or sm_121, got {value!r}", field="cc", got=value)
+    return found
 
 
 def _probability(name: str, value: str) -> float:

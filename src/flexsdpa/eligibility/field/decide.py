@@ -11,6 +11,8 @@ from flexsdpa.eligibility.field.row import Answer, Row
 from flexsdpa.eligibility.preference import field_order
 from flexsdpa.eligibility.rule import Refusal
 from flexsdpa.errors import RequestError, nearest
+from flexsdpa.spec.device import ASSUMED_CUDNN
+from flexsdpa.spec.families import note_on
 
 ROWS: tuple[Row, ...] = (
     *cards.ROWS, *half.ROWS, *others.FP8_ROWS, *others.CACHE_ROWS, *others.SCORE_MOD_ROWS, *others.PARALLEL_ROWS,
@@ -35,6 +37,21 @@ class FieldDecision:
     @property
     def answer(self) -> Answer:
         return "declined" if self.declines else "unsure" if self.opens else "eligible"
+
+    @property
+    def eligible(self) -> bool:
+        return self.answer == "eligible"
+
+    def __bool__(self) -> bool:
+        return self.eligible
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of the card and the release, whatever the answer: a card or a release that nobody has asked."""
+        newest = tuple(int(part) for part in ASSUMED_CUDNN.split("."))
+        version = ".".join(map(str, self.case.cudnn))
+        newer = f"cuDNN {version} is newer than any release that the rules were checked with ({ASSUMED_CUDNN})"
+        return tuple(note for note in (note_on(self.case.cc), newer if self.case.cudnn > newest else "") if note)
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -81,9 +98,10 @@ def decide_case(case: FieldCase, backend: str = "cudnn") -> FieldDecision:
         known = ", ".join(BACKENDS)
         raise RequestError(f"unknown backend {backend!r}{nearest(backend, list(BACKENDS))}; known: {known}", field="backend")
     rows = BACKENDS[backend]
+    if backend == "cudnn" and case.framework in ("flexsdpa", "library"):
+        rows = tuple(row for row in rows if row.of_library or row.binds)
     if case.framework == "flexsdpa":
-        kept = [row for row in rows if backend != "cudnn" or row.of_library or row.binds]
-        rows = tuple(dict.fromkeys((*kept, *ours.NOT_YET, *(() if backend in ours.RUN else (ours.NO_BACKEND,)))))
+        rows = tuple(dict.fromkeys((*rows, *ours.NOT_YET, *ours.RUN.get(backend, (ours.NO_BACKEND,)))))
     refusing = [row for row in rows if row.refuses(case)]
     declines, opens = (tuple(row for row in refusing if row.opens is side) for side in (False, True))
     return FieldDecision(case, backend, declines, opens)

@@ -6,7 +6,7 @@ from math import gcd
 
 from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.eligibility.field.row import Row
-from flexsdpa.spec.families import has_exception
+from flexsdpa.spec.families import cards_with, has_exception
 
 OLDEST_2, FIRST_WITHOUT_2, OLDEST_2_ON_BLACKWELL = (2, 1, 1), (2, 8, 4), (2, 7, 3)
 NEWEST_2 = (2, 8, 3)
@@ -55,6 +55,7 @@ DATACENTER = ("sm_10x", "sm_11x")
 
 
 COMMON: tuple[Row, ...] = (
+    Row("FA-JAX-01", lambda c: c.framework == "jax", "a torch library here", "MATRIX"),
     Row("FA-COMMON-01a", _biased, "FlashAttention takes no bias tensor", "MATRIX", hint="score_mod through cuDNN or FlashAttention 4"),
     Row("FA-COMMON-01b", lambda c: c.sink, "sinks are not offered through FlashAttention here", "MATRIX"),
     Row("FA-COMMON-01c", lambda c: c.max_logit, "no max logit", "MATRIX"),
@@ -81,7 +82,7 @@ FA2: tuple[Row, ...] = (
     Row("FA2-SCOREMOD-01", lambda c: c.score_mod != "no", "no score_mod", "MATRIX"),
     Row("FA2-HEADDIM-01", lambda c: max(c.dims) > 256 or max(c.dims) % 8 != 0, "head dims in 8s up to 256", "MATRIX"),
     Row("FA2-HEADDIM-02", lambda c: 192 < max(c.dims) <= 256 and not has_exception(c.cc, "flash2-head-dim-256"),
-        "head dims above 192 on a list of cards", "MATRIX"),
+        f"head dims above 192 on {cards_with('flash2-head-dim-256')} only", "MATRIX"),
     Row("FA2-WIN-01", lambda c: c.sliding and (_version(c) < (2, 3) or (_unequal(c) and not _aligned(c))),
         "windows need 2.3, and bottom-right alignment for unequal lengths", "MATRIX"),
     Row("FA2-ALIBI-01", lambda c: c.bias == "alibi" and (_version(c) < (2, 4) or (_unequal(c) and not _aligned(c))),

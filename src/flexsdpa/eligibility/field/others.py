@@ -93,6 +93,7 @@ def _modded(c: FieldCase) -> bool:
     return c.score_mod != "no"
 
 
+ASK = "flexsdpa explain -s module:function --device sm_121 for flexsdpa's own lowering; flexsdpa oracle show mod: for what cuDNN planned"
 SCORE_MOD_ROWS: tuple[Row, ...] = (
     Row("CUDNN-SCOREMOD-02", lambda c: _modded(c) and c.mask != "no_mask", "express the mask inside score_mod", "MATRIX; FE"),
     Row("CUDNN-SCOREMOD-03", lambda c: _modded(c) and c.band != (-1, -1), "express the window inside score_mod", "MATRIX; FE"),
@@ -108,8 +109,8 @@ SCORE_MOD_ROWS: tuple[Row, ...] = (
     Row("CUDNN-SCOREMOD-13", lambda c: c.score_mod == "bprop-only", "a backward function needs its forward", "MATRIX"),
     Row("CUDNN-SCOREMOD-14", lambda c: _modded(c) and not (
         c.layout == "bshd_bshd_bshd" if c.framework == "jax" else c.uniform("bshd", "sbhd")), "pass dense tensors", "MATRIX; JAX"),
-    Row("CUDNN-SCOREMOD-15", lambda c: _modded(c) and c.on("sm_8x"), "depends on the function: ask by building", "LIB", opens=True),
-    Row("CUDNN-SCOREMOD-16", lambda c: _modded(c) and c.on("sm_12x"), "depends on the function: ask by building", "LIB", opens=True),
+    Row("CUDNN-SCOREMOD-15", lambda c: _modded(c) and c.on("sm_8x"), "depends on the function: ask by building", "LIB", opens=True, hint=ASK),
+    Row("CUDNN-SCOREMOD-16", lambda c: _modded(c) and c.on("sm_12x"), "depends on the function: ask by building", "LIB", opens=True, hint=ASK),
     Row("CUDNN-SCOREMOD-17", lambda c: _modded(c) and below(c, 9, 23), "no source states a floor below 9.23", "TESTS", opens=True),
 )  # fmt: skip
 

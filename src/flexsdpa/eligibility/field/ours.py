@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flexsdpa.eligibility.field.case import FieldCase
 from flexsdpa.eligibility.field.row import Row
-from flexsdpa.spec.families import has_exception
+from flexsdpa.spec.families import cards_with, has_exception
 
 
 def _interval_dims(c: FieldCase) -> bool:
@@ -12,7 +12,8 @@ def _interval_dims(c: FieldCase) -> bool:
 
 
 INTERVAL: tuple[Row, ...] = (
-    Row("CUDNN-FLEX-01", lambda c: not has_exception(c.cc, "interval-kernels"), "kernels exist for a list of cards", "FEFLEX"),
+    Row("CUDNN-FLEX-JAX", lambda c: c.framework == "jax", "a torch library", "FEFLEX"),
+    Row("CUDNN-FLEX-01", lambda c: not has_exception(c.cc, "interval-kernels"), f"kernels exist for {cards_with('interval-kernels')}", "FEFLEX"),
     Row("CUDNN-FLEX-02", lambda c: not c.half, "fp16 or bf16", "FEFLEX"),
     Row("CUDNN-FLEX-03", lambda c: not _interval_dims(c), "head dims of 8 to 128 in 8s, 192 and 128, or 256 and 256", "FEFLEX"),
     Row("CUDNN-FLEX-04", lambda c: c.h_q % c.h_kv != 0, "query heads must be a multiple of kv heads", "FEFLEX"),
@@ -22,6 +23,7 @@ INTERVAL: tuple[Row, ...] = (
 )  # fmt: skip
 
 FLEX: tuple[Row, ...] = (
+    Row("FLEX-JAX-01", lambda c: c.framework == "jax", "a torch library", "torch 2.13, flex_attention"),
     Row("FLEX-ARCH-01", lambda c: c.number < 80, "Triton's kernels need Ampere", "torch 2.13, flex_attention"),
     Row("FLEX-DTYPE-01", lambda c: c.fp8, "fp16, bf16 and fp32", "torch 2.13, flex_attention"),
     Row("FLEX-DROPOUT-01", lambda c: c.drops, "no dropout", "torch 2.13, flex_attention"),
@@ -47,8 +49,17 @@ NOT_YET: tuple[Row, ...] = (
         hint="pass views of the packed tensor: q, k, v = qkv.unbind(...)"),
 )  # fmt: skip
 """What holds whoever computes: calls that flexsdpa does not make."""
-RUN = ("cudnn", "reference")
-"""Those of decide.BACKENDS that flexsdpa calls."""
+CUDNN: tuple[Row, ...] = (
+    Row("FLEXSDPA-CUDNN-VERSION", lambda c: c.cudnn < (9, 10, 2), "flexsdpa calls cuDNN from 9.10.2", YET, hint="upgrade cuDNN"),
+    Row("FLEXSDPA-CUDNN-FAMILY", lambda c: c.family is None, "a family that no backend of flexsdpa knows", YET),
+    Row("FLEXSDPA-CUDNN-DTYPE", lambda c: not c.half, "flexsdpa calls cuDNN in fp16 and bf16", YET, hint="cast q, k and v"),
+    Row("FLEXSDPA-CUDNN-HEADDIM", lambda c: max(c.dims) > 256, "flexsdpa calls cuDNN with head dims up to 256", YET),
+    Row("FLEXSDPA-CUDNN-QLEN", lambda c: c.s_q < 16, "a graph is built for every length, which decoding would do for every token", YET,
+        hint="backend='cudnn' asks for it all the same"),
+)  # fmt: skip
+"""What flexsdpa's own cudnn backend refuses beyond the library's limits."""
+RUN: dict[str, tuple[Row, ...]] = {"cudnn": CUDNN, "reference": ()}
+"""Those of decide.BACKENDS that flexsdpa calls -> its own rows."""
 NO_BACKEND = Row("FLEXSDPA-BACKEND", lambda c: True, "flexsdpa does not call this library yet", YET, kind="not yet",
     hint="cudnn and reference are what it runs")  # fmt: skip
 REFERENCE: tuple[Row, ...] = NOT_YET
