@@ -12,7 +12,7 @@ would be found again.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flexsdpa import config
@@ -65,8 +65,7 @@ class Engine:
     def route(self, request: AttentionRequest, declined: dict[str, Refusal] | None = None) -> Route:
         """request -> Decision -> PlanKey. Raises UnsupportedError with every reason."""
         decision = self.decide(request, declined)
-        if not declined:
-            record_request(decision.request)
+        record_request(decision.request, declined)
         try:
             name = decision.require()
         except UnsupportedError:
@@ -155,20 +154,28 @@ def _say_once(decision: Decision) -> None:
         )
 
 
-def record_request(request: AttentionRequest) -> None:
-    """Appends a request to the file that the option names. A file that cannot be written is said once, and no call fails."""
+def record_request(request: AttentionRequest, declined: Mapping[str, Refusal] | None = None) -> None:
+    """Appends a request, once, to the file that the option names, with what backends said of it at run time. A file that cannot
+    be written is said once, and no call fails."""
     file = config.get("request_log")
     if not file:
         return
+    line = dumps(request, {name: asdict(refusal) for name, refusal in (declined or {}).items()})
+    if (file, line) in _recorded:
+        return
+    if len(_recorded) >= SIGNATURES_KEPT:
+        _recorded.clear()
+    _recorded.add((file, line))
     try:
         with open(file, "a", encoding="utf-8") as log:
-            log.write(dumps(request) + "\n")
+            log.write(line + "\n")
     except OSError as error:
         if file not in _said:
             _said.add(file)
             logger.warning("requests are not logged: %s", error)
 
 
+_recorded: set[tuple[str, str]] = set()
 ENGINE = Engine()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from flexsdpa.eligibility.decide import Decision
+from flexsdpa.eligibility.rule import Refusal
 from flexsdpa.engine import ENGINE, Engine, derivative_for, versions
 from flexsdpa.ir.canonical import program_of
 from flexsdpa.ir.pretty import pretty
@@ -67,12 +68,15 @@ def key_rows(key: PlanKey) -> Iterator[str]:
     yield f"digest = {key.digest()}"
 
 
-def explain(request: AttentionRequest, names: Sequence[str] = (), engine: Engine = ENGINE) -> Explanation:
-    """Explains a request without running it. names: what to call the captured tensors (t0, t1, ... by default).
+def explain(
+    request: AttentionRequest, names: Sequence[str] = (), engine: Engine = ENGINE, declined: dict[str, Refusal] | None = None
+) -> Explanation:
+    """Explains a request without running it. names: what to call the captured tensors (t0, t1, ... by default). declined: what
+    backends said of it at run time.
 
     The request's program may be a raw trace. Nothing is built and no counter moves.
     """
-    decision = engine.decide(request)
+    decision = engine.decide(request, declined)
     program = program_of(decision.request.program)
     derived = derivative_for(decision.request)
     key = None

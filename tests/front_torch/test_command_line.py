@@ -66,8 +66,11 @@ def test_explain_and_draw_know_every_mod_of_ours(name):
         (("explain", "--kv-heads", "3"), "must be a multiple of the kv heads"),
         (("explain", "--device", "sm90x"), "unknown device 'sm90x'"),
         (("explain", "--backend", "referense"), "unknown backend 'referense' (did you mean 'reference'?)"),
-        (("oracle", "show", "cuasal"), "no question has 'cuasal' in its name (did you mean 'causal'?)"),
-        (("oracle", "run", "--card", "99"), "card: no description of 99; known: 80, 86,"),
+        (
+            ("oracle", "show", "cuasal"),
+            "no question has 'cuasal' in its name (did you mean 'causal'?); flexsdpa oracle",
+        ),
+        (("oracle", "run", "--card", "99"), "card: no description of '99'; known: sm_80, sm_86,"),
         (("oracle", "run", "--release", "9.28"), "cudnn: expected three numbers with points, got '9.28'"),
         (("draw", "--head", "9"), "head must be 0 to 7"),
         (("draw", "--q-len", "100000"), "must be 1 to 4096 tokens"),

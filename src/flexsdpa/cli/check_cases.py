@@ -20,7 +20,10 @@ ANSWERS = ("eligible", "declined", "unsure")
 def run_check_cases(file: Path) -> int:
     """Prints every disagreement and the counts; returns the exit status, 1 where there is a disagreement."""
     counts: Counter[str] = Counter()
-    for line, row in _rows(file):
+    rows = _rows(file)
+    if not rows:
+        raise RequestError(f"{file}: no cases under the head", field="file", got=str(file))
+    for line, row in rows:
         try:
             case, expected = FieldCase.parse(row), row.get("expected", "").strip()
         except RequestError as error:
@@ -31,7 +34,7 @@ def run_check_cases(file: Path) -> int:
             raise RequestError(
                 f"{file.name}, line {line}: expected is one of {', '.join(ANSWERS)}, got {expected!r}", field="expected"
             )
-        decision = decide_case(case)
+        decision = decide_case(case, row.get("backend") or "cudnn")
         if decision.answer != expected:
             counts["disagree"] += 1
             theirs = f"{row.get('rule_id', '')} ({row.get('decided_by', '')}): {row.get('note', '')}"
@@ -48,7 +51,7 @@ def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
             reader = csv.reader(text)
-            lines = [(reader.line_num, cells) for cells in reader if cells]
+            lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except OSError as error:
         raise RequestError(f"{file}: {error.strerror}", field="file", got=str(file)) from None
     except (UnicodeDecodeError, csv.Error):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -13,10 +12,11 @@ from rich.text import Text
 from flexsdpa import config
 from flexsdpa.cli.modspec import Sizes, array_spec, trace_named
 from flexsdpa.dtypes import ALIASES, DTYPES
+from flexsdpa.eligibility.rule import Refusal
 from flexsdpa.errors import RequestError
 from flexsdpa.explain import explain
 from flexsdpa.spec.device import Device
-from flexsdpa.spec.replay import loads
+from flexsdpa.spec.replay import load
 from flexsdpa.spec.request import AttentionRequest, check_tensors
 from flexsdpa.spec.tensors import TensorSpec, contiguous_strides
 
@@ -40,6 +40,8 @@ def run_explain(
     k = _spec(dtype, (sizes.B, sizes.Hkv, sizes.Skv, sizes.D))
     v = _spec(dtype, (sizes.B, sizes.Hkv, sizes.Skv, sizes.Dv))
     check_tensors(q, k, v)
+    if device.kind == "cuda" and device.capability is None:
+        device = _owned(device)
     forward = AttentionRequest("forward", device, q, k, v, traced.text, arrays, len(traced.scalars), backend=backend)
     floats = [DTYPES[spec.dtype].kind == "f" for spec in arrays]
     wanted = [learned or getattr(array, "requires_grad", False) for array in traced.arrays]
@@ -53,10 +55,37 @@ def run_explain(
         )
 
 
-def run_replay(file: Path, device: Device | None, backend: str, show_text: bool) -> None:
-    """Explains every request of a file that ``FLEXSDPA_REQUEST_LOG`` wrote, on its own device or on another."""
+def _owned(device: Device) -> Device:
+    """A card of this machine with what is known of it. Raises RequestError where there is none."""
     try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        import torch
+
+        from flexsdpa.torch.devices import device_of
+
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    except ImportError:
+        found = 0
+    if device.index >= found:
+        raise RequestError(
+            f"this machine has {found} CUDA cards, no {device}: describe one instead, such as sm_90",
+            field="device",
+            got=str(device),
+        )
+    return device_of(torch.device("cuda", device.index))
+
+
+def run_replay(file: Path, device: str, cudnn: str, backend: str, show_text: bool) -> None:
+    """Explains every request of a file that ``FLEXSDPA_REQUEST_LOG`` wrote, on its own device or on another.
+
+    Another card keeps the libraries of the logged one, unless cudnn names a release. What backends said at run time holds for the
+    logged device only.
+    """
+    other = Device.parse(device, cudnn) if device else None
+    if cudnn and other is None:
+        raise RequestError("--cudnn belongs to a described card: give --device too, such as sm_121", field="cudnn", got=cudnn)
+    try:
+        text = file.read_text(encoding="utf-8")
+        lines = [line for line in text.splitlines() if line.strip()]
     except OSError as error:
         raise RequestError(f"{file}: {error.strerror}", field="from", got=str(file)) from None
     except UnicodeDecodeError:
@@ -65,18 +94,20 @@ def run_replay(file: Path, device: Device | None, backend: str, show_text: bool)
         raise RequestError(f"{file} holds no requests", field="from", got=str(file))
     for n, line in enumerate(lines, 1):
         try:
-            request = loads(line)
-        except RequestError as error:
-            raise RequestError(f"{file}, line {n}: {error}", field=error.field) from None
-        changes: dict[str, Any] = {"device": device} if device is not None else {}
-        if backend:
-            changes["backend"] = backend
-        _print(replace(request, **changes), show_text)
+            request, said = load(line)
+            declined = {name: Refusal(**fields) for name, fields in said.items()}
+        except (RequestError, TypeError) as error:
+            hint = " (a log holds one request a line)" if line.strip() in ("{", "[") else ""
+            raise RequestError(f"{file}, line {n}: {error}{hint}", field="from", got=str(file)) from None
+        if other is not None:
+            kept = request.device.libraries if request.device.kind == other.kind == "cuda" and not cudnn else other.libraries
+            request, declined = replace(request, device=replace(other, libraries=kept)), {}
+        _print(replace(request, backend=backend) if backend else request, show_text, declined)
 
 
-def _print(request: AttentionRequest, show_text: bool) -> None:
+def _print(request: AttentionRequest, show_text: bool, declined: dict[str, Refusal] | None = None) -> None:
     console = Console(highlight=False)
-    explanation = explain(request)
+    explanation = explain(request, declined=declined)
     console.print(_coloured(str(explanation)), soft_wrap=True)
     if explanation.decision.backend is None:
         console.print("  [red]this call would raise UnsupportedError with these reasons[/]")

@@ -77,12 +77,17 @@ def matrix(
     direction: Annotated[str, typer.Option(help="forward, backward (training) or both.")] = "both",
     backend: Annotated[str, typer.Option(help="cudnn, fa2, fa3, fa4, interval, flex or reference.")] = "cudnn",
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or json.")] = "terminal",
-    out: Annotated[Path | None, typer.Option(help="Write a heat map (PNG, needs matplotlib) instead.")] = None,
+    framework: Annotated[
+        str, typer.Option(help="Who calls: torch or jax (TransformerEngine), flexsdpa, or library for nobody.")
+    ] = "torch",
+    out: Annotated[
+        Path | None, typer.Option(help="Write to a file: markdown or JSON, else a heat map (needs matplotlib).")
+    ] = None,
 ) -> None:
     """What cuDNN, or another backend, serves, by feature, card, release and direction, for calls of other frameworks too."""
     from flexsdpa.cli.matrix import run_matrix
 
-    guarded(lambda: run_matrix(release, card, direction, form, out, backend))
+    guarded(lambda: run_matrix(release, card, direction, form, out, backend, framework))
 
 
 @app.command("check-cases")
@@ -108,8 +113,8 @@ RecordsOption = Annotated[Path | None, typer.Option(help="The folder of the reco
 def oracle_run(
     words: Annotated[list[str], typer.Argument(help="Only questions with one of these words in their names.")] = [],  # noqa: B006
     release: Annotated[list[str], typer.Option(help="A cuDNN release; may be repeated. By default those on record.")] = [],  # noqa: B006
-    card: Annotated[list[int], typer.Option(help="A capability such as 121; may be repeated. By default all.")] = [],  # noqa: B006
-    workers: Annotated[int, typer.Option(help="Child processes at a time; 0: one a core.")] = 0,
+    card: Annotated[list[str], typer.Option(help="A card such as sm_121 or 12.1; may be repeated. By default all.")] = [],  # noqa: B006
+    workers: Annotated[int, typer.Option(help="Child processes at a time; 0: one a core.", min=0)] = 0,
     folder: Annotated[Path | None, typer.Option(help="Where wheels of cuDNN are kept, about 1 GB a release.")] = None,
     records: RecordsOption = None,
 ) -> None:
@@ -122,12 +127,13 @@ def oracle_run(
 @oracle_app.command("show")
 def oracle_show(
     words: Annotated[list[str], typer.Argument(help="Words in the names of questions; none: what is on record.")] = [],  # noqa: B006
+    names: Annotated[bool, typer.Option("--names", help="Only list the questions.")] = False,
     records: RecordsOption = None,
 ) -> None:
     """What cuDNN said: the recorded releases, or every answer to some questions."""
     from flexsdpa.cli.oracle import run_show
 
-    guarded(lambda: run_show(words, records))
+    guarded(lambda: run_show(words, records, names))
 
 
 @oracle_app.command("check")
@@ -152,8 +158,8 @@ def explain(
     kv_heads: Annotated[int, typer.Option(help="Kv heads; 0: as many as query heads.")] = 0,
     kv_len: Annotated[int, typer.Option(help="Keys; 0: as many as queries.")] = 0,
     v_head_dim: Annotated[int, typer.Option(help="Head dim of v; 0: that of q.")] = 0,
-    dtype: Annotated[str, typer.Option(help="fp16, bf16, fp32 or fp64.")] = "bf16",
-    device: Annotated[str, typer.Option(help="cpu, cuda:0, or a described card such as sm_90. By default cpu.")] = "",
+    dtype: Annotated[str, typer.Option(help="bf16, f16, f32 or f64 (fp16, fp32, fp64 too).")] = "bf16",
+    device: Annotated[str, typer.Option(help="cpu, cuda:0, or a described card: sm_121 or 12.1. By default cpu.")] = "",
     cudnn: Annotated[str, typer.Option(help="The described card's cuDNN, for example 9.28.1.")] = "",
     backend: Annotated[str, typer.Option(help="A backend's name; by default what FLEXSDPA_BACKEND says.")] = "",
     text: Annotated[bool, typer.Option("--text", help="Also print the canonical program text, which is the key.")] = False,
@@ -176,11 +182,7 @@ def explain(
     def run() -> None:
         if replay is not None:
             alone("--from", context, ("replay", "device", "cudnn", "backend", "text"))
-            if cudnn and not device:
-                raise RequestError(
-                    "--cudnn belongs to a described card: give --device too, such as sm_121", field="cudnn", got=cudnn
-                )
-            return run_replay(replay, Device.parse(device, cudnn) if device else None, backend, text)
+            return run_replay(replay, device, cudnn, backend, text)
         sizes = Sizes.parse(shape, kv_heads, kv_len, v_head_dim)
         run_explain(score_mod, mask_mod, sizes, dtype, Device.parse(device or "cpu", cudnn), backend, text, learned)
 

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,11 @@ class Sizes:
         if len(parts) != 4 or not all(part.strip().isdigit() for part in parts):
             raise RequestError(f"--shape must be batch,heads,q_len,head_dim, got {shape!r}", field="shape", got=shape)
         b, h, s, d = (int(part) for part in parts)
-        return Sizes(b, h, s, d, kv_heads or h, kv_len or s, v_head_dim or d)
+        found = Sizes(b, h, s, d, kv_heads or h, kv_len or s, v_head_dim or d)
+        if not all(0 < size < 2**31 for size in astuple(found)):
+            given = ", ".join(map(str, astuple(found)))
+            raise RequestError(f"sizes must be at least 1 and below 2**31, got {given}", field="shape", got=shape)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

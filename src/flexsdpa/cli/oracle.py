@@ -19,6 +19,7 @@ from flexsdpa.oracle.questions import QUESTIONS
 from flexsdpa.oracle.records import FOLDER, NUMBERS, YES, Cell, Records, load_all
 from flexsdpa.oracle.run import run
 from flexsdpa.oracle.wheels import RELEASES
+from flexsdpa.spec.families import capability_of
 
 SHOWN = 40
 """Disagreements that are printed one by one."""
@@ -32,16 +33,13 @@ def folder_of(given: Path | None) -> Path:
 def run_oracle(
     releases: Sequence[str],
     patterns: Sequence[str],
-    cards: Sequence[int],
+    cards: Sequence[str],
     workers: int,
     folder: Path | None,
     records: Path | None,
 ) -> None:
     """Asks what has no answer yet, with a progress bar; goes on where an earlier run stopped."""
-    unknown = [card for card in cards if card not in NUMBERS]
-    if unknown:
-        known = ", ".join(map(str, NUMBERS))
-        raise RequestError(f"card: no description of {unknown[0]}; known: {known}", field="card", got=unknown[0])
+    numbers = tuple(number_of(card) for card in cards) or NUMBERS
     names = chosen(patterns)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)
@@ -54,21 +52,36 @@ def run_oracle(
                 bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
 
             count = workers or os.cpu_count() or 1
-            run(release, folder_of(folder), names, tuple(cards) or NUMBERS, count, records or FOLDER, moved)
+            run(release, folder_of(folder), names, numbers, count, records or FOLDER, moved)
+
+
+def number_of(card: str) -> int:
+    """``sm_121`` or ``12.1`` -> 121. Raises RequestError for a card that the oracle does not describe."""
+    capability = capability_of(card)
+    number = 10 * capability[0] + capability[1] if capability else 0
+    if number not in NUMBERS:
+        known = ", ".join(f"sm_{n}" for n in NUMBERS)
+        raise RequestError(f"card: no description of {card!r}; known: {known}", field="card", got=card)
+    return number
 
 
 def chosen(patterns: Sequence[str]) -> tuple[str, ...]:
     """Questions whose names contain one of the words. Raises RequestError where there is none."""
-    found = tuple(name for name in QUESTIONS if not patterns or any(word in name for word in patterns))
+    words = [word.lower() for word in patterns]
+    found = tuple(name for name in QUESTIONS if not words or any(word in name.lower() for word in words))
     if not found:
+        hint = nearest(words[0], list(QUESTIONS))
         raise RequestError(
-            f"no question has {patterns[0]!r} in its name{nearest(patterns[0], list(QUESTIONS))}", field="question"
+            f"no question has {patterns[0]!r} in its name{hint}; flexsdpa oracle show --names lists them", field="question"
         )
     return found
 
 
-def run_show(patterns: Sequence[str], folder: Path | None = None) -> None:
+def run_show(patterns: Sequence[str], folder: Path | None = None, names_only: bool = False) -> None:
     """Without words: what is recorded. With words: every answer to the questions that have them in their names."""
+    if names_only:
+        typer.echo("\n".join(chosen(patterns)))
+        return
     records = known_records(folder)
     if not patterns:
         for one in records:
@@ -90,7 +103,7 @@ def run_show(patterns: Sequence[str], folder: Path | None = None) -> None:
                 texts = [numbers.setdefault(answers[n], str(len(numbers))) if n in answers else "" for n in NUMBERS]
                 table.add_row(question, direction, one.cudnn, *texts)
     Console().print(table)
-    typer.echo(f"{YES}: planned for sm_80 and so on; a number: refused, in cuDNN's words:")
+    typer.echo(f"{YES}: planned for sm_80 and so on; empty: not asked; a number: refused, in cuDNN's words below")
     for reason, number in list(numbers.items())[1:]:
         typer.echo(f"{number}: {reason}")
 
@@ -114,6 +127,8 @@ def run_check(explained: bool = False, folder: Path | None = None) -> int:
         typer.echo(f"{_place(one.cell)}: {_said(one.cell)}; rules that refuse: {', '.join(one.refusing) or 'none'}")
     for row in report.unused:
         typer.echo(f"explains nothing any more: {row.questions}, {row.direction}, {row.rule or 'no rule'}")
+    for release, count in report.missing:
+        typer.echo(f"cuDNN {release} lacks {count} answers: flexsdpa oracle run --release {release}")
     for name in report.stale:
         typer.echo(f"asked otherwise now, run flexsdpa oracle run: {name}")
     typer.echo(report.summary())

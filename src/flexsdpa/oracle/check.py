@@ -30,10 +30,12 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The comparison of all records. stale: questions whose answers are to another question than is asked now."""
+    """The comparison of all records. stale: questions whose answers are to another question than is asked now. missing: how many
+    answers a release lacks, by release."""
 
     judged: tuple[Judged, ...]
     stale: tuple[str, ...]
+    missing: tuple[tuple[str, int], ...] = ()
 
     def of(self, outcome: Outcome) -> list[Judged]:
         return [one for one in self.judged if one.outcome == outcome]
@@ -56,7 +58,7 @@ class Report:
 
     @property
     def good(self) -> bool:
-        return not self.stale and not self.of("unexplained") and not self.unused
+        return not self.stale and not self.missing and not self.of("unexplained") and not self.unused
 
 
 def check(records: Iterable[Records]) -> Report:
@@ -64,7 +66,8 @@ def check(records: Iterable[Records]) -> Report:
     known = tuple(records)
     cells = (cell for one in known for cell in one.cells() if cell.question in QUESTIONS)
     stale = tuple(f"{one.cudnn}: {name}" for one in known for name in one.stale())
-    return Report(tuple(judge(cell) for cell in cells), stale)
+    missing = tuple((one.cudnn, len(lacking)) for one in known if (lacking := one.missing()))
+    return Report(tuple(judge(cell) for cell in cells), stale, missing)
 
 
 def judge(cell: Cell) -> Judged:

@@ -210,7 +210,7 @@ def _keys(a: Asked) -> tuple[Any, Any]:
     c = a.case
     if not c.paged:
         return a.given("k", "k"), a.given("v", "v")
-    pages = c.b * -(-c.s_kv // c.page)
+    pages = a.sizes[0] * -(-c.s_kv // c.page)
     return tuple(a.tensor(name, (pages, c.h_kv, c.page, d)) for name, d in (("k", c.d_qk), ("v", c.d_v)))
 
 
@@ -218,7 +218,7 @@ def _pages(a: Asked) -> dict[str, Any]:
     c = a.case
     if not c.paged:
         return {}
-    dim = (c.b, 1, -(-c.s_kv // c.page), 1)
+    dim = (a.sizes[0], 1, -(-c.s_kv // c.page), 1)
     tables = {f"paged_attention_{x}_table": a.tensor(f"{x}_table", dim, kind=a.types.INT32) for x in "kv"}
     return {**tables, "paged_attention_max_seq_len_kv": c.s_kv}
 

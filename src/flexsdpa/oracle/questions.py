@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flexsdpa.backends.cudnn.layout import Piece, guarded
 from flexsdpa.eligibility.field.case import FieldCase
+from flexsdpa.oracle.cards import description
 from flexsdpa.oracle.programs import BATCH, HEADS, KEYS, PROGRAMS, QUERIES, traced
 from flexsdpa.spec.families import CARDS
 
@@ -20,7 +21,8 @@ ONE_OF_EACH = (80, 90, 100, 120)
 
 
 GRAPHS = 2
-"""Increase it when graphs are made in another way, so that what was recorded of programs is asked again."""
+"""Increase it when graphs.py, ragged.py or the cudnn backend make graphs in another way: everything is asked again."""
+DESCRIBED = [description(card) for card in CARDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,10 @@ class Question:
         return guarded("backward", Piece(0, case.s_q, 0, case.s_kv))
 
     def digest(self) -> str:
-        """What tells this question from others. Another one under an old name makes its records stale.
-
-        What is asked of all alike (the description of a card, defaults of FieldCase, the graphs' shapes) is in GRAPHS.
-        """
-        text = f"{GRAPHS}\n{traced(self.program).text}" if self.program else ""
-        facts = [dict(self.changes), self.statistics, text, *(["guarded"] if self.program and self._guarded else [])]
+        """What an answer depends on, but for the code that makes graphs, whose number is GRAPHS. Another question under an old
+        name makes its records stale."""
+        program = [traced(self.program).text, self._guarded] if self.program else []
+        facts = [GRAPHS, asdict(FieldCase.of(**self.changes)), self.statistics, program, DESCRIBED]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=list).encode()).hexdigest()[:12]
 
 
@@ -126,6 +126,7 @@ FIELD: tuple[Question, ...] = (
     *(Question(f"bias {shape}, its gradient", {**CAUSAL, **BIAS, "bias_shape": shape, "bias_grad": True}, BACKWARD)
       for shape in ("1hss", "bhss", "b1ss", "11ss", "111s")),
     Question("bias, odd lengths, its gradient", {**BIAS, "bias_grad": True, "s_q": 1000, "s_kv": 1000}, BACKWARD),
+    Question("bias, one key", {**BIAS, "s_kv": 1}), Question("one key", {"s_kv": 1}),
     Question("bias, padding", {**BIAS, "mask": "padding"}), Question("bias, dropout", {**CAUSAL, **BIAS, "dropout": 0.1}),
     Question("bias, head dim 256", {**CAUSAL, **BIAS, "d_qk": 256}),
     Question("alibi", {**CAUSAL, "bias": "alibi"}), Question("alibi, padding", {**PADDED, "bias": "alibi"}),

@@ -12,7 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from flexsdpa.errors import RequestError
-from flexsdpa.oracle.questions import QUESTIONS
+from flexsdpa.oracle.questions import DIRECTIONS, QUESTIONS
+from flexsdpa.spec.device import VERSION
 from flexsdpa.spec.families import CARDS
 
 FOLDER = Path(str(files("flexsdpa.oracle") / "records"))
@@ -59,6 +60,11 @@ class Records:
         """Questions that are asked otherwise now, or no more."""
         return sorted({q for (q, _), (digest, _) in self.rows.items() if q not in QUESTIONS or QUESTIONS[q].digest() != digest})
 
+    def missing(self) -> list[tuple[str, str, int]]:
+        """Questions without an answer as they are asked now: name, direction, card."""
+        asked = ((name, direction, card) for name, q in QUESTIONS.items() for direction in q.directions for card in q.cards)
+        return [one for one in asked if not self.known(*one)]
+
     def known(self, question: str, direction: str, card: int) -> bool:
         """Whether there is an answer to the question as it is asked now; a broken one is none."""
         digest, answers = self.rows.get((question, direction), ("", {}))
@@ -97,18 +103,29 @@ class Records:
 
 def load(file: Path) -> Records:
     """The records of a file. Raises RequestError for one that is no such file."""
-    with file.open(newline="", encoding="utf-8") as text:
-        lines = list(csv.reader(text))
     try:
-        (_, cudnn, _, frontend), head, *rest = lines
-        cards = [int(name) for name in head[len(HEAD) :]]
-        reasons = {row[0]: row[1] for row in rest if len(row) == len(("number", "reason"))}
-        found = Records(cudnn, frontend)
-        for question, direction, digest, *texts in (row for row in rest if len(row) == len(head)):
-            answers = {card: reasons[text] for card, text in zip(cards, texts, strict=True) if text}
-            found.rows[question, direction] = (digest, answers)
-    except (ValueError, KeyError) as error:
+        with file.open(newline="", encoding="utf-8") as text:
+            return _read(list(csv.reader(text)))
+    except (ValueError, KeyError, csv.Error) as error:
         raise RequestError(f"{file} holds no records of the oracle: {error}", field="records", got=str(file)) from None
+
+
+def _read(lines: list[list[str]]) -> Records:
+    (_, cudnn, _, frontend), head, *rest = lines
+    if not VERSION.fullmatch(cudnn):
+        raise ValueError(f"{cudnn!r} is no release")
+    cards = [int(name) for name in head[len(HEAD) :]]
+    answered, told = ([row for row in rest if len(row) == width] for width in (len(head), len(("number", "reason"))))
+    if len(answered) + len(told) != len(rest):
+        odd = next(row for row in rest if row not in answered and row not in told)
+        raise ValueError(f"a row of {len(odd)} columns: {','.join(odd)[:80]}")
+    reasons: dict[str, str] = {row[0]: row[1] for row in told}
+    found = Records(cudnn, frontend)
+    for question, direction, digest, *texts in answered:
+        if direction not in DIRECTIONS or (question, direction) in found.rows:
+            raise ValueError(f"{question}, {direction} is there twice, or is no direction")
+        answers = {card: reasons[text] for card, text in zip(cards, texts, strict=True) if text}
+        found.rows[question, direction] = (digest, answers)
     return found
 
 

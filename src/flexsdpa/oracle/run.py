@@ -117,14 +117,7 @@ class Child:
 
 def pending(records: Records, names: Sequence[str], cards: Sequence[int]) -> list[Job]:
     """What has no answer yet."""
-    jobs = [
-        (name, direction, card)
-        for name in names
-        for direction in QUESTIONS[name].directions
-        for card in cards
-        if card in QUESTIONS[name].cards
-    ]
-    return [job for job in jobs if not records.known(*job)]
+    return [job for job in records.missing() if job[0] in names and job[2] in cards]
 
 
 def run(

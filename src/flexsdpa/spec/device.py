@@ -10,6 +10,8 @@ from flexsdpa.spec.families import BY_NUMBER, Family, capability_of, family_of, 
 
 KINDS = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "meta")
 """What frameworks call their devices."""
+VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
+"""How a release is written."""
 ASSUMED_CUDNN, ASSUMED_FRONTEND = "9.28.1", "1.32.0"
 """What a described card is taken to have: the newest that the rules were checked with."""
 
@@ -59,10 +61,10 @@ class Device:
             'sm_125 is not a known card; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)'
         """
         for field, text in (("cudnn", cudnn), ("frontend", frontend)):
-            if not isinstance(text, str) or (text and not re.fullmatch(r"\d+\.\d+\.\d+", text)):
+            if not isinstance(text, str) or (text and not VERSION.fullmatch(text)):
                 raise RequestError(f"{field}: expected three numbers with points, got {text!r}", field=field, got=text)
-        pair = isinstance(capability, tuple) and len(capability) == 2 and all(type(part) is int for part in capability)
-        if not pair or not (0 < capability[0] < 100 and 0 <= capability[1] <= 9):
+        pair = capability if isinstance(capability, tuple) else ()
+        if tuple(map(type, pair)) != (int, int) or pair[0] not in range(1, 100) or pair[1] not in range(10):
             raise RequestError(
                 f"capability: expected a pair such as (12, 1), got {capability!r}", field="capability", got=capability
             )

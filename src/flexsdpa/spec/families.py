@@ -69,6 +69,7 @@ EXCEPTIONS: dict[tuple[int, int], dict[str, str]] = {
     (9, 0): {"flash2-head-dim-256": FLASH_256, "interval-kernels": INTERVAL_KERNELS},
     (10, 0): {"flash2-head-dim-256": FLASH_256, "interval-kernels": INTERVAL_KERNELS, "wide-context-parallel": WIDE},
     (10, 3): {"interval-kernels": INTERVAL_KERNELS, "wide-context-parallel": WIDE},
+    (10, 7): {"mxfp8-one-query": "cudnn-frontend 1.32, sdpa/fwd/backend_guard.py; a described 10.0 and 10.3 end the process too"},
     (12, 0): {"flash2-head-dim-256": FLASH_256},
     (12, 1): {"no-ragged-backward": DESCRIBED, "no-fp8": DESCRIBED},
 }
@@ -86,8 +87,8 @@ BY_NUMBER: dict[int, Card] = {card.number: card for card in CARDS}
 
 def capability_of(text: str) -> tuple[int, int] | None:
     """``sm_121``, ``SM121``, ``sm_121a``, ``121`` or ``12.1`` -> (12, 1); None for what is written otherwise."""
-    found = re.fullmatch(r"(?:sm_?)?(\d{1,2})(?:\.(?=\d$))?(\d)[af]?", text.strip().lower())
-    return (int(found[1]), int(found[2])) if found and int(found[1]) else None
+    found = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)(?:\.(?=[0-9]$))?([0-9])[af]?", text.strip().lower())
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def cards_with(name: str) -> str:

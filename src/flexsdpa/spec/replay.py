@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 from flexsdpa.dtypes import DTYPES
 from flexsdpa.errors import FlexSDPAError, RequestError, nearest
 from flexsdpa.ir.text import parse
-from flexsdpa.spec.device import Device
+from flexsdpa.spec.device import KINDS, Device
 from flexsdpa.spec.request import AttentionRequest, check_tensors
 from flexsdpa.spec.tensors import TensorSpec
 
 NAMES = tuple(field.name for field in fields(AttentionRequest))
 FORMAT = "flexsdpa request 1"
+DECLINED = "declined"
 
 
-def dumps(request: AttentionRequest) -> str:
-    """One line of JSON with every field of a request. It holds shapes and the program, never data."""
-    return json.dumps({"format": FORMAT, **asdict(request)})
+def dumps(request: AttentionRequest, declined: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """One line of JSON with every field of a request. It holds shapes and the program, never data.
+
+    declined: what backends said of it at run time, by backend: the fields of their refusals.
+    """
+    said = {DECLINED: declined} if declined else {}
+    return json.dumps({"format": FORMAT, **asdict(request), **said})
 
 
 def loads(text: str) -> AttentionRequest:
     """The request that ``dumps`` wrote. Raises RequestError that names what is missing, unknown or not valid."""
+    return load(text)[0]
+
+
+def load(text: str) -> tuple[AttentionRequest, dict[str, dict[str, str]]]:
+    """The request, and what backends said of it at run time. Raises RequestError as ``loads`` does."""
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"no JSON of a request: {error}", field="from") from None
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         raise RequestError(f"no request: expected a JSON object with format {FORMAT!r}", field="format")
+    declined = _value(DECLINED, found.pop(DECLINED, {}))
     for name in found:
         if name not in NAMES:
             raise RequestError(f"unknown field {name!r} of a request{nearest(name, NAMES)}", field=name)
@@ -40,7 +51,7 @@ def loads(text: str) -> AttentionRequest:
     made = AttentionRequest(**{name: _value(name, found[name]) for name in NAMES})
     check_tensors(made.q, made.k, made.v)
     _check_counts(made)
-    return made
+    return made, declined
 
 
 def _check_counts(request: AttentionRequest) -> None:
@@ -49,11 +60,11 @@ def _check_counts(request: AttentionRequest) -> None:
         program = parse(request.program)
     except (FlexSDPAError, ValueError, IndexError) as error:
         raise RequestError(f"field 'program' of the request is not valid: {error}", field="program") from None
-    ranks = tuple(spec.rank for spec in request.arrays)
-    if tuple(array.rank for array in program.arrays) != ranks or program.scalars != request.scalars:
+    read, listed = ([(x.dtype, x.rank) for x in arrays] for arrays in (program.arrays, request.arrays))
+    if read != listed or program.scalars != request.scalars:
         raise RequestError(
-            f"the program reads {len(program.arrays)} arrays and {program.scalars} scalars, the request lists arrays of ranks "
-            f"{ranks} and {request.scalars} scalars",
+            f"the program reads arrays {read} (dtype, rank) and {program.scalars} scalars, the request lists {listed} and "
+            f"{request.scalars}",
             field="arrays",
         )
     wanted = 0 if request.direction == "forward" else 3 + len(request.arrays)
@@ -100,9 +111,14 @@ def _size(value: Any) -> int:
     return int(value)
 
 
+def _object(value: Any, *names: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or set(value) != set(names):
+        raise TypeError(f"expected {', '.join(names)}, got {value!r}")
+    return value
+
+
 def _tensor(value: Any) -> TensorSpec:
-    if not isinstance(value, dict):
-        raise TypeError(f"expected dtype, shape and strides, got {value!r}")
+    value = _object(value, "dtype", "shape", "strides")
     made = TensorSpec(_text(value["dtype"]), _list(value["shape"], _size), _list(value["strides"], _count))
     if made.dtype not in DTYPES:
         raise ValueError(f"unknown dtype {made.dtype!r}")
@@ -112,11 +128,14 @@ def _tensor(value: Any) -> TensorSpec:
 
 
 def _device(value: Any) -> Device:
-    if not isinstance(value, dict):
-        raise TypeError(f"expected a device, got {value!r}")
+    value = _object(value, "kind", "index", "uuid", "name", "capability", "libraries")
+    if value["kind"] not in KINDS:
+        raise ValueError(f"unknown kind {value['kind']!r}")
     capability = value["capability"]
     if capability is not None:
         major, minor = _list(capability, _size)
+        if major < 1 or minor > 9:
+            raise ValueError(f"no capability: {major}, {minor}")
         capability = (major, minor)
     libraries = _list(value["libraries"], lambda pair: _list(pair, _text))
     if any(len(pair) != 2 for pair in libraries):
@@ -124,7 +143,14 @@ def _device(value: Any) -> Device:
     return Device(_text(value["kind"]), _size(value["index"]), _text(value["uuid"]), _text(value["name"]), capability, libraries)
 
 
+def _declined(value: Any) -> dict[str, dict[str, str]]:
+    if not isinstance(value, dict) or not all(isinstance(said, dict) for said in value.values()):
+        raise TypeError(f"expected refusals by backend, got {value!r}")
+    return {name: {_text(key): _text(text) for key, text in said.items()} for name, said in value.items()}
+
+
 READERS: dict[str, Callable[[Any], Any]] = {
+    "declined": _declined,
     "direction": _direction,
     "device": _device,
     "q": _tensor,

@@ -51,6 +51,7 @@ BROKEN = {
     },
     "fa4": {
         "FA4-ARCH-01": {"cc": "8.9"},
+        "FA4-SCOREMOD-02": {"score_mod": "yes"},
         "FA4-DTYPE-01": {"dtype": "mxfp8"},
         "FA4-HEADDIM-01": {"cc": "9.0", "d_qk": 100},
         "FA4-HEADDIM-02": {"d_qk": 160},
@@ -113,13 +114,15 @@ def test_no_row_applies_to_a_plain_call(backend):
     assert ids(backend) == set()
 
 
+IN_JAX = {"FA-JAX-01", "CUDNN-FLEX-JAX", "FLEX-JAX-01"}
 NEVER_MET = {"CUDNN-FLEX-04"}
 """Heads that do not divide are nonsense before any row is asked, except in a file of cases."""
 
 
 def test_every_row_is_met():
     rows = {row.id for backend in BROKEN for row in BACKENDS[backend]}
-    assert rows == {row for found in BROKEN.values() for row in found} | NEVER_MET
+    assert {row for name in HOME for row in ids(name, framework="jax") if "JAX" in row} == IN_JAX
+    assert rows == IN_JAX | {row for found in BROKEN.values() for row in found} | NEVER_MET
 
 
 def test_rows_name_the_arguments_that_they_look_at():

@@ -81,6 +81,9 @@ OTHERS = {
         "mask": "padding_causal",
     },
     "CUDNN-PLAN-11": {"cc": (10, 0), "dtype": "mxfp8", "d_qk": 256, "d_v": 256},
+    "CUDNN-PLAN-13": {"cc": (8, 0), "bias": "post_scale_bias", "s_kv": 1},
+    "CUDNN-BAD-13": {"cc": (10, 7), "dtype": "mxfp8", "s_q": 1, "training": False},
+    "CUDNN-CP-17": {"cp": "all_gather", "cp_size": 2, "dropout": 0.1},
     "CUDNN-PLAN-12": {"cc": (12, 1), "dtype": "fp8_delayed", "training": False},
     "CUDNN-JAX-01": {"framework": "jax", "dtype": "fp8_delayed"},
     "CUDNN-JAX-CP-04": {"framework": "jax", "cp": "ring", "cp_size": 2, "bias": "post_scale_bias"},
@@ -126,11 +129,11 @@ def test_a_card_of_sm_12x_that_nobody_has_seen_is_judged_as_its_family(cc):
 NONSENSE = {
     "dtype": ("bf17", "dtype: unknown 'bf17' (did you mean 'bf16'?)"),
     "mask": ("casual", "mask: unknown 'casual' (did you mean 'causal'?)"),
-    "cc": ("9", "cc: expected 2 numbers with points, got '9'"),
-    "cudnn": ("9.28", "cudnn: expected 3 numbers with points, got '9.28'"),
+    "cc": ("9", "cc: expected a compute capability such as 12.1 or sm_121, got '9'"),
+    "cudnn": ("9.28", "cudnn: expected three numbers with points such as 9.28.1, got '9.28'"),
     "window": ("-2:0", "window: bounds are -1 (open) or at least 0, got -2:0"),
     "layout": ("hbsd_bshd_bshd", "layout: unknown 'hbsd_bshd_bshd'"),
-    "training": ("maybe", "training: expected yes or no, got 'maybe'"),
+    "training": ("maybe", "training: expected yes or no (True or False), got 'maybe'"),
     "h_q": ("0", "h_q: expected at least 1, got 0"),
     "s_kv": ("long", "s_kv: expected a number, got 'long'"),
     "dropout": ("some", "dropout: expected a probability, got 'some'"),
@@ -172,7 +175,29 @@ MISTAKEN = {
     "unknown": ({"head_dim": 128}, "unknown argument 'head_dim'"),
     "heads": ({"h_q": 16, "h_kv": 5}, "h_q 16 is no multiple of h_kv 5"),
     "paged alone": ({"paged": 64}, "paged, kv_cache='paged' and a layout paged_kv_... go together"),
-    "card": ({"cc": "h200"}, "cc: expected 2 numbers with points"),
+    "card": ({"cc": "h200"}, "cc: expected a compute capability such as 12.1 or sm_121, got 'h200'"),
+    "a minor of ten": ({"cc": "9.10"}, "cc: expected a compute capability"),
+    "a release of four": ({"cudnn": "9.28.1.4"}, "cudnn: expected three numbers with points such as 9.28.1"),
+    "a leading zero": ({"cudnn": "9.28.01"}, "cudnn: expected three numbers with points"),
+    "a raised digit": ({"cudnn": "9.²8.1"}, "cudnn: expected three numbers with points"),
+    "no probability": ({"dropout": -0.5}, "dropout: expected a probability from 0 to 1, got '-0.5'"),
+    "nan": ({"dropout": float("nan")}, "dropout: expected a probability from 0 to 1, got 'nan'"),
+    "more than one": ({"dropout": 1.5}, "dropout: expected a probability from 0 to 1, got '1.5'"),
+    "a shape": ({"bias": "post_scale_bias", "bias_shape": "bbss"}, "bias_shape: unknown 'bbss'"),
+    "a gradient of nothing": ({"bias_grad": True}, "bias_grad without such a bias"),
+    "slopes of nothing": ({"alibi_slopes": True}, "alibi_slopes without such a bias"),
+    "a number in words": ({"h_q": "16_0"}, "h_q: expected a number, got '16_0'"),
+    "a packed letter": ({"layout": "b9shd"}, "layout: unknown 'b9shd'; formats are bshd, sbhd, bhsd, thd, as in"),
+    "two formats of k and v": ({"layout": "bshd_bshd_sbhd"}, "layout: unknown 'bshd_bshd_sbhd'"),
+    "packed beside three": ({"layout": "t3hd_thd_thd"}, "layout: unknown 't3hd_thd_thd'"),
+    "ring in torch": ({"cp": "ring", "cp_size": 2}, "cp: torch has no 'ring'; known: none, p2p, a2a, a2a+p2p, all_gather"),
+    "a2a in JAX": ({"framework": "jax", "cp": "a2a", "cp_size": 2}, "cp: jax has no 'a2a'; known: none, ring, p2p, all_gather"),
+    "alone in parallel": ({"cp": "p2p"}, "cp and a cp_size of 2 or more go together"),
+    "parallel alone": ({"cp_size": 4}, "cp and a cp_size of 2 or more go together"),
+    "a dtype": (
+        {"dtype": "fp8"},
+        "dtype: unknown 'fp8' (did you mean 'mxfp8'?); known: bf16, fp16, fp32, fp8_delayed",
+    ),
     "window": ({"window": (-2, 0)}, "window: bounds are -1 (open) or at least 0"),
 }
 
@@ -183,3 +208,67 @@ def test_mistaken_arguments_are_named(name):
     with pytest.raises(RequestError) as caught:
         check(**arguments)
     assert str(caught.value).startswith(text)
+
+
+SAME = {
+    "one format for three": ({"layout": "sbhd"}, {"layout": "sbhd_sbhd_sbhd"}),
+    "torch's name of a dtype": ({"dtype": "torch.float16"}, {"dtype": "fp16"}),
+    "another name of a dtype": ({"dtype": "bfloat16"}, {"dtype": "bf16"}),
+    "no window": ({"window": None}, {"window": (-1, -1)}),
+    "torch's mask beside a cache": (
+        {"kv_cache": "nonpaged", "mask": "padding_causal"},
+        {"kv_cache": "nonpaged", "mask": "padding_causal_bottom_right", "diagonal": "bottom_right"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_means_the_same_is_the_same_call(name):
+    given, meant = SAME[name]
+    assert FieldCase.of(**given) == FieldCase.of(**meant)
+
+
+def test_jax_hands_a_mask_beside_a_cache_on_as_it_is():
+    assert FieldCase.of(framework="jax", kv_cache="nonpaged", mask="padding_causal").mask == "padding_causal"
+
+
+NARROW = {
+    "causal with a right bound alone, torch": ({"mask": "causal", "window": (-1, 64)}, {"CUDNN-F16-WIN-10"}),
+    "the same, JAX": ({"mask": "causal", "window": (-1, 64), "framework": "jax"}, {"CUDNN-F16-WIN-01"}),
+    "a right bound after a left one is reset": ({"mask": "causal", "window": (128, 64)}, set()),
+    "a sink with one query in fp8": (
+        {"cc": "10.0", "dtype": "fp8_delayed", "softmax": "learnable", "s_q": 1, "s_kv": 2048}, set()),
+    "a sink with one query": ({"softmax": "learnable", "s_q": 1, "s_kv": 2048}, {"CUDNN-FE-SINK-01"}),
+    "an fp8 window from the end, odd lengths": (
+        {"cc": "10.0", "dtype": "fp8_current", "training": True, "s_q": 1000, "window": (128, 64), "diagonal": "bottom_right"},
+        {"CUDNN-FE-FP8-05"}),
+    "an fp8 window from the end": (
+        {"cc": "10.0", "dtype": "fp8_current", "training": True, "window": (128, 64), "diagonal": "bottom_right"}, set()),
+    "an fp8 window from the start, odd lengths": (
+        {"cc": "10.0", "dtype": "fp8_current", "training": True, "s_q": 1000, "window": (128, 64)}, set()),
+    "graph capture in JAX": ({"framework": "jax", "cuda_graph": True, "training": True, "cudnn": "9.15.0", "s_kv": 2000}, set()),
+    "graph capture in torch": ({"cuda_graph": True, "training": True, "cudnn": "9.15.0", "s_kv": 2000}, {"CUDNN-BAD-04"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_rows_go_as_far_as_their_source_and_no_further(name):
+    arguments, expected = NARROW[name]
+    decision = check(**arguments)
+    assert {row.id for row in (*decision.declines, *decision.opens)} == expected
+
+
+def test_the_library_alone():
+    """Without callers' choices: what the library refuses, and what it is known to compute wrongly."""
+    deterministic = {"cc": "12.1", "mask": "causal", "training": True, "deterministic": True}
+    assert not check(**deterministic)
+    assert check(**deterministic, framework="library").eligible
+    assert not check(**deterministic, framework="library", layout="thd_thd_thd")
+    assert [row.id for row in check(framework="library", cudnn="9.10.1").declines] == ["CUDNN-BAD-01"]
+
+
+def test_a_release_that_nobody_has_asked_is_noted():
+    assert check(cudnn="99.0.0").notes == ("cuDNN 99.0.0 is newer than any release that the rules were checked with (9.28.1)",)
+    assert check(cc="12.5").notes == (
+        "sm_125 is not a known card; it is judged as its family, sm_12x (RTX 50, RTX PRO 6000, GB10)",
+    )
+    assert check().notes == ()

@@ -70,7 +70,7 @@ def test_a_picture(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "text"), [
     (("--format", "html"), "unknown format 'html'"), (("--direction", "up"), "unknown direction 'up'"),
-    (("--card", "h200"), "cc: expected 2 numbers with points"), (("--release", "9"), "cudnn: expected 3 numbers with points"),
+    (("--card", "h200"), "cc: expected a compute capability"), (("--release", "9"), "cudnn: expected three numbers with points"),
 ])  # fmt: skip
 def test_mistakes_are_named(arguments, text):
     assert text in run(*arguments, code=1)
@@ -78,4 +78,7 @@ def test_mistakes_are_named(arguments, text):
 
 def test_the_page_is_what_the_command_prints():
     """To renew it: flexsdpa matrix --format markdown with every release, as below, into docs/cudnn.md."""
-    assert PAGE.read_text(encoding="utf-8") == markdown(list(cells(RELEASES)), arguments_of(RELEASES, (), "both", "cudnn")) + "\n"
+    assert (
+        PAGE.read_text(encoding="utf-8")
+        == markdown(list(cells(RELEASES)), arguments_of(RELEASES, (), "both", "cudnn", "torch")) + "\n"
+    )

@@ -7,11 +7,12 @@ from dataclasses import fields, replace
 import pytest
 
 import flexsdpa
+from flexsdpa.eligibility.rule import Refusal
 from flexsdpa.engine import Engine
 from flexsdpa.errors import RequestError
 from flexsdpa.ir.canonical import program_of
 from flexsdpa.spec.device import Device
-from flexsdpa.spec.replay import FORMAT, dumps, loads
+from flexsdpa.spec.replay import FORMAT, dumps, load, loads
 from flexsdpa.spec.tensors import TensorSpec
 from null.toy_backend import ToyBackend, request
 
@@ -36,6 +37,7 @@ def test_every_field_travels():
 NONSENSE = {
     "no JSON": ("{", "no JSON of a request"),
     "another thing": ('{"direction": "forward"}', "no request: expected a JSON object with format"),
+    "deep": ("[" * 200_000, "no JSON of a request"),
     "a list": ("[]", "no request: expected a JSON object with format"),
     "another version": (json.dumps({"format": "flexsdpa request 99"}), "no request: expected a JSON object with format"),
     "too little": (json.dumps({"format": FORMAT}), "field 'direction' of the request is missing"),
@@ -54,7 +56,7 @@ CHANGED = {
     "unknown field": ({"scalar": 3}, "unknown field 'scalar' of a request (did you mean 'scalars'?)"),
     "shape": ({"q": {"dtype": "f32", "shape": "wide", "strides": []}}, "field 'q' of the request is not valid"),
     "heads": ({"k": {"dtype": "f32", "shape": [2, 3, 24, 64], "strides": []}}, "k and v must have the same number of heads"),
-    "device": ({"device": {"kind": "cuda"}}, "field 'device' of the request is not valid: 'capability'"),
+    "device": ({"device": {"kind": "cuda"}}, "field 'device' of the request is not valid: expected kind, index, uuid"),
     "direction": ({"direction": "sideways"}, "field 'direction' of the request is not valid: expected forward or backward"),
     "a word for a truth value": ({"deterministic": "no"}, "field 'deterministic' of the request is not valid: expected true or"),
     "a word for a count": ({"scalars": "x"}, "field 'scalars' of the request is not valid: expected a whole number, got 'x'"),
@@ -74,12 +76,25 @@ CHANGED = {
     ),
     "a number for a tensor": (
         {"arrays": [3]},
-        "field 'arrays' of the request is not valid: expected dtype, shape and strides, got 3",
+        "field 'arrays' of the request is not valid: expected dtype, shape, strides, got 3",
     ),
     "an array too many": (
         {"arrays": [{"dtype": "f32", "shape": [4], "strides": []}]},
-        "the program reads 0 arrays and 0 scalars, the request lists",
+        "the program reads arrays [] (dtype, rank) and 0 scalars, the request",
     ),
+    "an unknown key of a tensor": (
+        {"q": {"dtype": "f32", "shape": [2, 4, 24, 64], "strides": [], "layout": 1}},
+        "field 'q' of the request is not valid: expected",
+    ),
+    "a kind of device": (
+        {"device": {"kind": "toaster", "index": 0, "uuid": "", "name": "", "capability": None, "libraries": []}},
+        "field 'device' of the request is not valid: unknown kind 'toaster'",
+    ),
+    "a capability": (
+        {"device": {"kind": "cuda", "index": 0, "uuid": "", "name": "", "capability": [9, 10], "libraries": []}},
+        "field 'device' of the request is not valid: no capability: 9, 10",
+    ),
+    "declined": ({"declined": {"sdpa": 3}}, "field 'declined' of the request is not valid: expected refusals by backend"),
     "a program": ({"program": "flexsdpa-ir 1\nnonsense"}, "field 'program' of the request is not valid"),
     "another language": ({"program": "def f(score): ..."}, "field 'program' of the request is not valid"),
     "program": ({"program": None}, "field 'program' of the request is not valid: expected a word"),
@@ -104,13 +119,19 @@ def test_the_engine_logs_each_new_request_once(tmp_path):
     assert loads(line) == replace(asked, program=program_of(asked.program).text)
 
 
-def test_a_plan_that_declines_values_logs_its_request_once(tmp_path):
+def test_what_a_plan_declines_is_logged_once_and_replayed(tmp_path):
     file, asked = tmp_path / "requests.jsonl", request()
     engine = Engine((ToyBackend("picky", declines=13.0), ToyBackend("toy")))
     with flexsdpa.options(request_log=str(file)):
         for _ in range(3):
             engine.run(("signature",), lambda: asked, 13.0)
-    assert len(file.read_text().splitlines()) == 1
+    first, second = (load(line) for line in file.read_text().splitlines())
+    assert first[1] == {}
+    assert second[0] == first[0]
+    refusals = {name: Refusal(**said) for name, said in second[1].items()}
+    assert refusals == {"picky": Refusal("picky.value", "value", "13.0", "any other value", "", "found at run time")}
+    assert engine.decide(first[0]).backend == "picky"
+    assert engine.decide(second[0], refusals).backend == "toy"
 
 
 def test_a_log_that_cannot_be_written_is_said_once_and_no_call_fails(tmp_path, caplog):

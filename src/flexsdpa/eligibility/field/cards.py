@@ -39,7 +39,7 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-BAD-02", lambda c: c.fp8 and c.cudnn in BAD_HALF[:1], "this release computes fp8 attention wrongly", "GATE; FE", binds=True),
     Row("CUDNN-BAD-03", lambda c: between(c, (9, 14, 0), (9, 14, 1)) and c.s_kv > 1024 and c.band[0] >= 0
         and c.mask not in ("causal", "causal_bottom_right"), "windows over long sequences are wrong in 9.14.0", "GATE; FE", binds=True),
-    Row("CUDNN-BAD-04", lambda c: c.half and c.training and below(c, 9, 15, 1) and _under_128(c),
+    Row("CUDNN-BAD-04", lambda c: c.half and c.training and below(c, 9, 15, 1) and c.framework != "jax" and _under_128(c),
         "backward under graph capture needs s_kv to be a multiple of 128 before 9.15.1", "GATE", binds=True),
     Row("CUDNN-BAD-05", lambda c: c.dtype == "mxfp8" and c.cudnn in BAD_MXFP8, "this release has MXFP8 bugs", "MATRIX", binds=True),
     Row("CUDNN-BAD-06", lambda c: c.training and c.ragged and c.sink and below(c, 9, 26),
@@ -47,6 +47,8 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-BAD-07", lambda c: c.half and c.on("sm_9x") and c.training and since(c, 9, 11) and _large_unequal(c),
         "backward with two large unequal head dims is wrong on Hopper", "GATE", binds=True),
     Row("CUDNN-BAD-08", lambda c: c.cached and has_exception(c.cc, "kv-cache-bug"), "open library bug with KV caches on this card", "MATRIX", binds=True),
+    Row("CUDNN-BAD-13", lambda c: c.dtype == "mxfp8" and has_exception(c.cc, "mxfp8-one-query") and c.s_q == 1 and not c.training
+        and not c.sink and not c.paged, "asking the library for this kills the process", "FE", binds=True),
     Row("CUDNN-PLAN-02", lambda c: c.half and has_exception(c.cc, "no-ragged-backward") and c.ragged and c.training,
         "the library plans no ragged backward for this card, though it does for its family", ASKED, opens=True),
     Row("CUDNN-PLAN-03", lambda c: c.on("sm_11x") and c.fp8 and c.training and c.dims == (192, 128),
@@ -68,6 +70,8 @@ ROWS: tuple[Row, ...] = (
         "this release cannot compile a ragged backward of head dim 256", "LIB 9.23.2"),
     Row("CUDNN-PLAN-11", lambda c: c.dtype == "mxfp8" and c.dims == (256, 256),
         "the library cannot compile MXFP8 of head dim 256", "LIB 9.28.1"),
+    Row("CUDNN-PLAN-13", lambda c: c.half and c.on("sm_8x", "sm_12x") and c.training and c.bias_kind == "post_scale_bias" and c.s_kv == 1,
+        "the library plans no backward with a bias over one key on these families", ASKED),
     Row("CUDNN-PLAN-12", lambda c: c.fp8 and has_exception(c.cc, "no-fp8"),
         "the library plans no fp8 for this card, though it does for its family", ASKED),
     Row("CUDNN-12X-01", lambda c: c.half and c.on("sm_12x") and below(c, 9, 18, 1), "the family needs cuDNN 9.18.1", "GATE"),

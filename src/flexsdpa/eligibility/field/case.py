@@ -6,12 +6,13 @@ TransformerEngine's own arguments.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flexsdpa.errors import RequestError, nearest
-from flexsdpa.spec.device import ASSUMED_CUDNN
+from flexsdpa.spec.device import ASSUMED_CUDNN, VERSION
 from flexsdpa.spec.families import Family, capability_of, family_of
 
 Version = tuple[int, int, int]
@@ -31,6 +32,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "kv_cache": ("none", "nonpaged", "paged"),
     "cp": ("none", "p2p", "a2a", "a2a+p2p", "all_gather", "ring"),
 }
+TORCH_CP, JAX_CP = ("none", "p2p", "a2a", "a2a+p2p", "all_gather"), ("none", "ring", "p2p", "all_gather")
 BIAS_SHAPES = ("1hss", "b1ss", "bhss", "11ss", "111s", "1h1s", "b11s")
 """Batch, heads, queries and keys of a bias: 1 where it is broadcast."""
 FLAGS = ("bias_grad", "alibi_slopes", "deterministic", "training", "cuda_graph", "max_logit", "fp8_mha", "pad_between_seqs")
@@ -255,6 +257,13 @@ class FieldCase:
             raise RequestError(f"h_q {made.h_q} is no multiple of h_kv {made.h_kv}", field="h_kv", got=made.h_kv)
         if made.paged != (made.kv_cache == "paged") or made.paged != made.layout.startswith("paged_kv_"):
             raise RequestError("paged, kv_cache='paged' and a layout paged_kv_... go together", field="paged", got=made.page)
+        for flag, needed in (("bias_grad", made.bias != "no_bias"), ("alibi_slopes", made.bias == "alibi")):
+            if getattr(made, flag) and not needed:
+                raise RequestError(f"{flag} without such a bias", field=flag, got=True)
+        exchanges = JAX_CP if made.framework == "jax" else TORCH_CP
+        if made.framework in ("torch", "jax") and made.cp not in exchanges:
+            known = ", ".join(exchanges)
+            raise RequestError(f"cp: {made.framework} has no {made.cp!r}; known: {known}", field="cp", got=made.cp)
         if (made.cp != "none") != (made.cp_size > 1):
             raise RequestError("cp and a cp_size of 2 or more go together", field="cp_size", got=made.cp_size)
         return made
@@ -268,13 +277,18 @@ class FieldCase:
         values["layout"] = _layout(_text(row, "layout"))
         values["bias_shape"] = _bias_shape(_text(row, "bias_shape"))
         values["cc"] = _capability(_text(row, "cc"))
-        values["cudnn"] = _parts("cudnn", _text(row, "cudnn"), 3)
+        values["cudnn"] = _release("cudnn", _text(row, "cudnn"))
         values["window"] = _window(_text(row, "window"))
         values["dropout"] = _probability("dropout", _text(row, "dropout"))
         page = _text(row, "paged")
         values["page"] = 0 if page == "none" else _number("paged", page)
-        values["flash"] = _parts("flash", row["flash"], 3) if row.get("flash") else ()
-        return FieldCase(**values)  # type: ignore[arg-type]
+        values["flash"] = _release("flash", row["flash"]) if row.get("flash") else ()
+        return FieldCase(**values)._as_handed_on()  # type: ignore[arg-type]
+
+    def _as_handed_on(self) -> FieldCase:
+        """With a cache, torch's front door makes the bottom-right mask of padding_causal."""
+        rewritten = self.framework == "torch" and self.cached and self.mask == "padding_causal"
+        return replace(self, mask="padding_causal_bottom_right", diagonal="bottom_right") if rewritten else self
 
 
 ALIASES = {
@@ -342,17 +356,18 @@ def _convert(name: str, value: str, kind: Callable[[str], Number], what: str) ->
 
 
 def _number(name: str, value: str) -> int:
-    number = _convert(name, value, int, "a number")
+    if not re.fullmatch(r"-?[0-9]+", value):
+        raise RequestError(f"{name}: expected a number, got {value!r}", field=name, got=value)
+    number = int(value)
     if number < 1:
         raise RequestError(f"{name}: expected at least 1, got {value}", field=name, got=value)
     return number
 
 
-def _parts(name: str, value: str, count: int) -> tuple[int, ...]:
-    words = value.split(".")
-    if len(words) != count or not all(word.isdigit() for word in words):
-        raise RequestError(f"{name}: expected {count} numbers with points, got {value!r}", field=name, got=value)
-    return tuple(int(word) for word in words)
+def _release(name: str, value: str) -> tuple[int, ...]:
+    if not VERSION.fullmatch(value):
+        raise RequestError(f"{name}: expected three numbers with points such as 9.28.1, got {value!r}", field=name, got=value)
+    return tuple(int(word) for word in value.split("."))
 
 
 def _window(value: str) -> tuple[int, int]:
@@ -368,7 +383,8 @@ def _window(value: str) -> tuple[int, int]:
 def _layout(value: str) -> str:
     """Three dense or ragged formats, one and a packed pair (bshd_bs2hd), or all packed (bs3hd)."""
     groups = value.removeprefix("paged_kv_").split("_")
-    if len(groups) > 3 or any(group not in FORMATS[len(groups)][min(n, 1)] for n, group in enumerate(groups)):
+    known = len(groups) <= 3 and all(group in FORMATS[len(groups)][min(n, 1)] for n, group in enumerate(groups))
+    if not known or (len(groups) == 3 and groups[1] != groups[2]):
         formats = ", ".join(KNOWN_LETTERS)
         examples = "bshd_bshd_bshd, bshd_bs2hd, bs3hd"
         raise RequestError(f"layout: unknown {value!r}; formats are {formats}, as in {examples}", field="layout", got=value)

@@ -122,5 +122,7 @@ FA4: tuple[Row, ...] = (
     Row("FA4-SPLIT-01", lambda c: c.num_splits != 1 and not c.on(*DATACENTER), "splits on sm_10x and sm_11x only", "MATRIX; FA4"),
     Row("FA4-SM12X-02", lambda c: c.on("sm_12x") and c.training and (c.deterministic or c.score_mod != "no"),
         "the backward on this family has no deterministic mode and no mods", "FA4"),
+    Row("FA4-SCOREMOD-02", lambda c: c.score_mod != "no" and c.framework == "torch", "no score_mod reaches FlashAttention here", "MATRIX",
+        hint="flash-attention 4 itself takes one; framework='library' asks about that"),
     Row("FA4-SCOREMOD-01", lambda c: c.score_mod == "bprop-only", "a backward function needs its forward", "FA4"),
 )  # fmt: skip

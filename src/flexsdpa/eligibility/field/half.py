@@ -139,6 +139,8 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-F16-MASK-01", lambda c: c.half and not mask_served(c), "no clause serves this mask in this layout and release", "GATE"),
     Row("CUDNN-FE-MASK-01", lambda c: c.half and c.causal and c.aligned_bottom_right and _bias_or_dropout(c),
         "bottom-right causal excludes bias, ALiBi and dropout", "FE"),
+    Row("CUDNN-CP-17", lambda c: _torch(c) and c.half and c.cp == "all_gather" and c.causal and c.drops,
+        "all-gather makes the mask bottom-right, which excludes dropout", "CP; FE"),
     Row("CUDNN-FE-BAND-01", lambda c: c.bottom_right and c.s_q > c.s_kv and not c.padding, "slice q so that s_q = s_kv", "FE"),
     Row("CUDNN-FE-DROPOUT-01", lambda c: c.drops and c.dropout >= 1, "dropout of 1 rescales by infinity", "FE"),
     Row("CUDNN-F16-WIN-01", lambda c: c.half and not window_served(c), "no clause serves this window with this mask and release", "GATE"),
@@ -146,8 +148,8 @@ ROWS: tuple[Row, ...] = (
         "windows exclude dropout, bias and longer q than kv", "GATE; MATRIX"),
     Row("CUDNN-F16-WIN-07", lambda c: c.half and c.datacenter_blackwell_or_newer and between(c, (9, 7, 0), (9, 7, 1)) and c.bottom_right
         and c.sliding and c.s_q != c.s_kv, "bottom-right windows of unequal lengths need a release after 9.7.0", "GATE"),
-    Row("CUDNN-F16-WIN-10", lambda c: _torch(c) and not c.causal and -1 in c.band and max(c.band) > -1,
-        "one-sided windows are refused at torch's front door", "MATRIX"),
+    Row("CUDNN-F16-WIN-10", lambda c: _torch(c) and (c.window[0] == -1 and c.window[1] > 0 if c.causal else -1 in c.band and max(c.band) > -1),
+        "one-sided windows, and causal with a right bound alone, are refused at torch's front door", "MATRIX"),
     Row("CUDNN-FE-WIN-01", lambda c: c.half and between(c, (9, 2), (9, 10, 2)) and c.band[0] >= 0 and (not right_bounded(c) or not c.plain),
         "a left bound needs a right bound before 9.10.2", "FE"),
     Row("CUDNN-FE-WIN-02", lambda c: c.half and c.on("sm_9x") and below(c, 9, 10) and c.band[0] >= 0 and c.aligned_bottom_right
@@ -158,7 +160,7 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-F16-SOFTMAX-01", lambda c: c.half and c.sink and below(c, 9, 13, 1), "sinks need 9.13.1", "GATE; FE"),
     Row("CUDNN-F16-SOFTMAX-02", lambda c: c.half and _torch(c) and c.sink and c.uniform("thd") and below(c, 9, 18),
         "ragged sinks need 9.18", "MATRIX; CP"),
-    Row("CUDNN-FE-SINK-01", lambda c: c.sink and c.s_q == 1, "no sink with a single query", "FE"),
+    Row("CUDNN-FE-SINK-01", lambda c: c.half and c.sink and c.s_q == 1, "no sink with a single query", "FE"),
     Row("CUDNN-F16-MAXLOGIT-01", lambda c: c.half and c.max_logit and below(c, 9, 21), "the row maximum needs 9.21", "GATE; FE"),
     Row("CUDNN-DET-01", lambda c: _torch(c) and _det_training(c) and c.number < 90, "deterministic backward needs Hopper or newer", "MATRIX"),
     Row("CUDNN-DET-02", lambda c: _torch(c) and _det_training(c) and c.bias_grad, "bias gradients are summed in no fixed order", "MATRIX"),

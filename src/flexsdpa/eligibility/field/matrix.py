@@ -71,6 +71,7 @@ class Cell:
     answer: Answer
     rules: tuple[str, ...]
     backend: str = "cudnn"
+    framework: str = "torch"
 
 
 def cells(
@@ -78,13 +79,14 @@ def cells(
     cards: Sequence[str] = CARDS,
     directions: Sequence[str] = DIRECTIONS,
     backend: str = "cudnn",
+    framework: str = "torch",
 ) -> Iterator[Cell]:
     """Every feature on every card, by release of cuDNN and direction. Raises RequestError for a card or release that is none."""
     for cudnn in releases:
         for direction in directions:
             for feature, changes in FEATURES.items():
                 for card in cards:
-                    case = FieldCase.of(**changes, cc=card, cudnn=cudnn, training=direction == "backward")
+                    case = FieldCase.of(**changes, cc=card, cudnn=cudnn, training=direction == "backward", framework=framework)
                     decision = decide_case(case, backend)
                     rules = tuple(row.id for row in (*decision.declines, *decision.opens))
-                    yield Cell(feature, card, cudnn, direction, decision.answer, rules, backend)
+                    yield Cell(feature, ".".join(map(str, case.cc)), cudnn, direction, decision.answer, rules, backend, framework)
