@@ -104,6 +104,8 @@ def _cautions(decision: Decision, engine: Engine) -> Iterator[str]:
 
 def _notes(request: AttentionRequest, program: Program) -> Iterator[str]:
     """What is legal but often not meant."""
+    if request.device.described:
+        yield request.device.described
     if request.device.note:
         yield request.device.note
     q_len, kv_len = request.q.shape[2], request.k.shape[2]

@@ -65,6 +65,9 @@ def test_explain_and_draw_know_every_mod_of_ours(name):
         (("explain", "--shape", "1,2,3"), "--shape must be batch,heads,q_len,head_dim, got '1,2,3'"),
         (("explain", "--kv-heads", "3"), "must be a multiple of the kv heads"),
         (("explain", "--device", "sm90x"), "unknown device 'sm90x'"),
+        (("explain", "--device", "cuda:99"), "CUDA cards, no cuda:99: describe one instead, such as sm_90"),
+        (("explain", "--kv-heads", "-8"), "sizes must be at least 1 and below 2**31"),
+        (("explain", "--shape", "1,8,99999999999999999999,64"), "sizes must be at least 1 and below 2**31"),
         (("explain", "--backend", "referense"), "unknown backend 'referense' (did you mean 'reference'?)"),
         (
             ("oracle", "show", "cuasal"),
@@ -80,6 +83,62 @@ def test_errors_are_one_message_and_exit_status_1(arguments, message):
     text = run(*arguments, code=1)
     assert message in text
     assert "Traceback" not in text
+
+
+def test_rules_are_listed_with_their_sources():
+    text = run("rules", "ragged")
+    assert "CUDNN-LAYOUT-02: ragged inputs need Hopper or newer and 9.1, with grouped heads 9.6 (GATE)" in text
+    assert "GATE: TransformerEngine, the policy of its fused attention" in text
+    everything = run("rules")
+    for row in ("CUDNN-12X-03", "FA4-ARCH-01", "FLEXSDPA-FP8", "cudnn.head-dims", "sdpa.device"):
+        assert f"  {row}: " in everything
+    assert "no rule has 'raged' in its id, text or source" in run("rules", "raged", code=1)
+
+
+def test_questions_are_listed():
+    assert "mod: softcap, causal\n" in run("oracle", "show", "--names")
+    assert run("oracle", "show", "--names", "ALiBi, dropout") == "alibi, dropout\n"
+
+
+def test_a_logged_request_is_explained_for_its_card_and_for_another(tmp_path, monkeypatch):
+    file = tmp_path / "requests.jsonl"
+    monkeypatch.setenv("FLEXSDPA_REQUEST_LOG", str(file))
+    q = torch.randn(1, 2, 32, 8)
+    q[0, 0, -1, 0] = torch.nan
+    attention(q, q, q, mask_mod=lambda b, h, i, j: i >= j)
+    assert len(file.read_text().splitlines()) == 2  # sdpa declined the nan at run time
+    text = run("explain", "--from", str(file))
+    assert re.search(r"sdpa +chosen", text)
+    assert re.search(r"reference +chosen", text)
+    other = run("explain", "--from", str(file), "--device", "sm_90")
+    assert "NVIDIA H200 as described, with cudnn 9.28.1" in other
+    assert "with cudnn 9.23.2" in run("explain", "--from", str(file), "--device", "sm_90", "--cudnn", "9.23.2")
+    for arguments, words in (
+        (("--cudnn", "9.23.2"), "--cudnn belongs to a described card"),
+        (("-s", "softcap"), "--score-mod has no meaning beside it"),
+        (("--shape", "1,1,1,1"), "--shape has no meaning beside it"),
+    ):  # fmt: skip
+        assert words in run("explain", "--from", str(file), *arguments, code=1)
+    file.write_bytes(b"\xff\xfe\x00")
+    assert "is no text" in run("explain", "--from", str(file), code=1)
+    file.write_text('{\n  "format": 1\n}')
+    assert "line 1: no JSON of a request" in run("explain", "--from", str(file), code=1)
+
+
+def test_another_card_keeps_the_logged_release(tmp_path):
+    from flexsdpa.spec.device import Device
+    from flexsdpa.spec.replay import dumps
+    from flexsdpa.spec.request import AttentionRequest
+    from flexsdpa.spec.tensors import TensorSpec
+
+    spec = TensorSpec("bf16", (1, 2, 32, 64), (4096, 2048, 64, 1))
+    program = "flexsdpa-ir 1\nscalars 0\nscore\nreturn score 0"
+    file = tmp_path / "requests.jsonl"
+    file.write_text(dumps(AttentionRequest("forward", Device.describe((12, 0), cudnn="9.23.2"), spec, spec, spec, program)))
+    assert "NVIDIA GB10 as described, with cudnn 9.23.2" in run("explain", "--from", str(file), "--device", "sm_121")
+    assert "NVIDIA GB10 as described, with cudnn 9.19.0" in run(
+        "explain", "--from", str(file), "--device", "12.1", "--cudnn", "9.19.0"
+    )
 
 
 def test_the_oracles_records_are_shown_and_agree_with_the_rules():

@@ -1,4 +1,4 @@
-"""``flexsdpa``: demo, doctor, explain, draw, cache, matrix, check-cases, oracle."""
+"""``flexsdpa``: demo, doctor, explain, draw, cache, matrix, rules, check-cases, oracle."""
 
 from __future__ import annotations
 
@@ -88,6 +88,16 @@ def matrix(
     from flexsdpa.cli.matrix import run_matrix
 
     guarded(lambda: run_matrix(release, card, direction, form, out, backend, framework))
+
+
+@app.command()
+def rules(
+    words: Annotated[list[str], typer.Argument(help="Only rules with one of these words in id, text or source.")] = [],  # noqa: B006
+) -> None:
+    """Every rule: its stable id, what it says, and where it comes from."""
+    from flexsdpa.cli.rules import run_rules
+
+    guarded(lambda: run_rules(words))
 
 
 @app.command("check-cases")

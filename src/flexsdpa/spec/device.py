@@ -10,6 +10,8 @@ from flexsdpa.spec.families import BY_NUMBER, Family, capability_of, family_of, 
 
 KINDS = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "meta")
 """What frameworks call their devices."""
+DESCRIBED = "described-"
+"""How the uuid of a described card begins."""
 VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 """How a release is written."""
 ASSUMED_CUDNN, ASSUMED_FRONTEND = "9.28.1", "1.32.0"
@@ -39,6 +41,13 @@ class Device:
     def note(self) -> str:
         """What to know of a card that is not in the table of cards; empty for one that is, and for what is no card."""
         return note_on(self.capability) if self.capability else ""
+
+    @property
+    def described(self) -> str:
+        """What was assumed of a card that nobody needs to own; empty for others."""
+        if not self.uuid.startswith(DESCRIBED):
+            return ""
+        return f"{self.name} as described, with {', '.join(f'{name} {version}' for name, version in self.libraries)}"
 
     @property
     def family(self) -> Family | None:
@@ -72,7 +81,7 @@ class Device:
         libraries = (("cudnn", cudnn or ASSUMED_CUDNN), ("cudnn-frontend", frontend or ASSUMED_FRONTEND))
         card = BY_NUMBER.get(number)
         name = name or (card.name if card is not None else f"sm_{number}")
-        return Device("cuda", index, f"described-sm_{number}", name, capability, libraries)
+        return Device("cuda", index, f"{DESCRIBED}sm_{number}", name, capability, libraries)
 
     @staticmethod
     def parse(text: str, cudnn: str = "") -> Device:
@@ -84,7 +93,7 @@ class Device:
             return Device.describe(described, cudnn=cudnn)
         if cudnn:
             raise RequestError(
-                f"a cuDNN can be given for a described card such as sm_90, not for {text}", field="cudnn", got=cudnn
+                f"a cuDNN can be given for a described card such as sm_90, not for {text or 'no card'}", field="cudnn", got=cudnn
             )
         plain = re.fullmatch(r"([a-z]+)(?::(\d+))?", text)
         if plain and plain[1] in KINDS:

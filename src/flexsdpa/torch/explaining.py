@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from flexsdpa import config
 from flexsdpa.explain import Explanation
 from flexsdpa.explain import explain as explain_request
+from flexsdpa.spec.device import Device
 from flexsdpa.torch.api import WORKING, autocast_inputs, offset_tensor
 from flexsdpa.torch.contracts import check_arrays, check_layout, check_qkv, request_of, signature_of, to_bhsd
 from flexsdpa.torch.functions import ReadMode, TorchFrontend
@@ -41,11 +42,14 @@ def explain(
     return_lse: bool = False,
     q_offset: int | Tensor | None = None,
     backend: str | None = None,
+    device: str = "",
+    cudnn: str = "",
 ) -> CallExplanation:
     """What ``attention`` would do with these arguments: program, derivative, structure, keys, and each backend's reasons.
 
-    Runs nothing, and works on meta tensors. Arguments as for ``attention``. The backward is explained for gradients of q, k, v
-    and of captured tensors that require one, and of the LSE where return_lse is set.
+    Runs nothing, and works on meta tensors. Arguments as for ``attention``. device, cudnn: explain the call as if its tensors
+    were on another card, ``"sm_121"``, with a release of cuDNN, ``"9.28.1"``; no GPU is needed. The backward is explained for
+    gradients of q, k, v and of captured tensors that require one, and of the LSE where return_lse is set.
 
     Raises: RequestError and TraceError, as attention does.
 
@@ -55,7 +59,10 @@ def explain(
         >>> q = k = v = torch.empty(1, 2, 16, 8, device="meta")
         >>> print(explain(q, k, v, mask_mod=lambda b, h, i, j: i >= j).forward.structure)
         ('causal',)
+        >>> explain(q, k, v, device="sm_90").forward.decision.backend
+        'reference'
     """
+    described = Device.parse(device, cudnn) if device or cudnn else None
     check_layout(layout, q, k, v)
     q, k, v = to_bhsd(q, layout), to_bhsd(k, layout), to_bhsd(v, layout)
     if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
@@ -73,4 +80,6 @@ def explain(
         request_of(signature_of("forward", q, k, v, traced.arrays, traced.text, chosen), count),
         request_of(signature_of("backward", q, k, v, traced.arrays, traced.text, chosen, needs, return_lse), count),
     ]
+    if described is not None:
+        requests = [replace(request, device=described) for request in requests]
     return CallExplanation(*(explain_request(request, names) for request in requests))
