@@ -17,7 +17,15 @@ from flexsdpa.trace.functions import ALIASES, FUNCTIONS, REVERSED
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("module", ["flexsdpa.torch.api", "flexsdpa.torch.explaining"])
+EXAMPLES = ("flexsdpa.torch.api", "flexsdpa.torch.explaining", "flexsdpa.eligibility.field.decide", "flexsdpa.spec.device")
+
+
+def test_every_example_is_run():
+    written = {path for path in (ROOT / "src").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")}
+    assert written == {ROOT / "src" / f"{name.replace('.', '/')}.py" for name in EXAMPLES}
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
 def test_examples_in_docstrings_run(module):
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
@@ -31,6 +39,18 @@ def test_example_scripts_run(script):
     done = subprocess.run([sys.executable, ROOT / "examples" / script], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_the_integrators_example_says_what_it_gives():
+    page = (ROOT / "docs" / "eligibility.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    scope: dict[str, object] = {}
+    exec(block, scope)
+    assert scope["decision"].answer == "declined"  # type: ignore[attr-defined]
+    for line in block.splitlines():
+        if "# ['" in line or "# 'CUDNN" in line:
+            code, said = line.split("  # ", 1)
+            assert repr(eval(code.strip(), scope)) == said.strip()
 
 
 def test_the_readme_example_is_python_that_runs():

@@ -110,3 +110,13 @@ def test_stale_records_are_not_good():
     found = check([records])
     assert found.stale == ("9.28.1: plain",)
     assert not found.good
+
+
+def test_records_that_lack_answers_are_not_good():
+    whole = load_all()
+    (question, direction), (digest, answers) = next(iter(whole[0].rows.items()))
+    whole[0].rows[question, direction] = (digest, {card: reason for card, reason in answers.items() if card != 121})
+    found = check(whole)
+    assert found.missing == ((whole[0].cudnn, 1),)
+    assert not found.good
+    assert not found.of("unexplained")

@@ -5,6 +5,7 @@ import pytest
 from flexsdpa.errors import RequestError
 from flexsdpa.oracle.questions import QUESTIONS
 from flexsdpa.oracle.records import Cell, Records, load, load_all
+from flexsdpa.oracle.wheels import COMMON
 
 NO = 'Num hidden_dim should be less than or equal to 128, "and" a multiple of 8'
 
@@ -37,7 +38,7 @@ def test_known_answers_are_not_asked_again():
     assert not records.known("causal", "backward", 90)
 
 
-def test_a_question_that_changed_is_stale_and_its_old_answers_go(monkeypatch):
+def test_a_question_that_changed_is_stale_and_its_old_answers_go():
     records = some()
     records.rows["causal", "forward"] = ("old digest", records.rows["causal", "forward"][1])
     assert records.stale() == ["causal"]
@@ -74,3 +75,35 @@ def test_releases_come_oldest_first(tmp_path):
     for release in ("9.28.1", "9.9.0", "9.19.0"):
         Records(release, "1.32.0").save(tmp_path)
     assert [records.cudnn for records in load_all(tmp_path)] == ["9.9.0", "9.19.0", "9.28.1"]
+
+
+BROKEN = {
+    "a column too many": lambda text: text.replace("causal,forward,", "causal,forward,x,", 1),
+    "a column too few": lambda text: text.replace(",yes", "", 1),
+    "a question twice": lambda text: text.replace("mod: softcap,backward", "causal,forward", 1),
+    "no direction": lambda text: text.replace("causal,forward", "causal,sideways", 1),
+    "no release": lambda text: text.replace("cudnn,9.28.1", "cudnn,nine", 1),
+    "a reason that is nowhere": lambda text: text.replace(",n1", ",n7", 1),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_row_that_does_not_fit_is_no_record(tmp_path, name):
+    file = some().save(tmp_path)
+    text = file.read_text()
+    file.write_text(BROKEN[name](text))
+    assert file.read_text() != text
+    with pytest.raises(RequestError, match="holds no records of the oracle"):
+        load(file)
+
+
+def test_what_is_missing_is_told():
+    missing = some().missing()
+    assert ("causal", "forward", 80) not in missing
+    assert {("causal", "forward", 86), ("causal", "backward", 80), ("mod: softcap", "forward", 90)} <= set(missing)
+
+
+def test_the_recorded_answers_are_complete_and_of_the_frontend_that_is_pinned():
+    for records in load_all():
+        assert records.missing() == []
+        assert f"nvidia-cudnn-frontend=={records.frontend}" in COMMON
