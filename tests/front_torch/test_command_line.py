@@ -85,6 +85,19 @@ def test_errors_are_one_message_and_exit_status_1(arguments, message):
     assert "Traceback" not in text
 
 
+def test_long_lines_are_broken_below_their_own_text():
+    from flexsdpa.cli.explain import fitted
+
+    text = "forward: q f32\n  note        " + "word " * 20 + "\n              ".join(["", "head_dim: 100 asked, " + "more " * 12])
+    broken = fitted(text, 60).split("\n")
+    assert max(map(len, broken)) <= 60
+    assert broken[0] == "forward: q f32"
+    assert broken[1].startswith("  note        word word")
+    assert broken[2].startswith(" " * 16 + "word")
+    assert fitted("short\n\n  line", 60) == "short\n\n  line"
+    assert " ".join(fitted(text, 60).split()) == " ".join(text.split())
+
+
 def test_rules_are_listed_with_their_sources():
     text = run("rules", "ragged")
     assert "CUDNN-LAYOUT-02: ragged inputs need Hopper or newer and 9.1, with grouped heads 9.6 (GATE)" in text

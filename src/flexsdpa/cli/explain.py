@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +109,8 @@ def run_replay(file: Path, device: str, cudnn: str, backend: str, show_text: boo
 def _print(request: AttentionRequest, show_text: bool, declined: dict[str, Refusal] | None = None) -> None:
     console = Console(highlight=False)
     explanation = explain(request, declined=declined)
-    console.print(_coloured(str(explanation)), soft_wrap=True)
+    text = str(explanation)
+    console.print(_coloured(fitted(text, console.width) if console.is_terminal else text), soft_wrap=True)
     if explanation.decision.backend is None:
         console.print("  [red]this call would raise UnsupportedError with these reasons[/]")
     if show_text:
@@ -118,6 +120,20 @@ def _print(request: AttentionRequest, show_text: bool, declined: dict[str, Refus
 
 def _spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
     return TensorSpec(dtype, shape, contiguous_strides(shape))
+
+
+LABEL = 14
+"""Where the text of an explanation's line begins, behind its label."""
+
+
+def fitted(text: str, width: int) -> str:
+    """Lines broken to a terminal's width, what follows indented below the line's own text. A pipe gets whole lines."""
+    lines = []
+    for line in text.split("\n"):
+        indent = max(len(line) - len(line.lstrip()), LABEL if line.startswith("  ") else 0) + 2
+        wrapped = textwrap.wrap(line, max(width, 40), subsequent_indent=" " * indent, break_on_hyphens=False)
+        lines += wrapped if len(line) > width else [line]
+    return "\n".join(lines)
 
 
 def _coloured(text: str) -> Text:
