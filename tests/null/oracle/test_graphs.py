@@ -132,6 +132,9 @@ def test_ragged_calls_carry_offsets_and_lengths():
 def test_mods_become_callbacks_or_native_bounds():
     assert callable(node("mod: softcap")["score_mod"])
     assert callable(node("mod: softcap", "backward")["score_mod_bprop"])
+    native = node("mod: causal as score")
+    assert native["diagonal_band_right_bound"] == 0
+    assert "score_mod" not in native
 
 
 def test_the_rest_reaches_the_node():
