@@ -191,7 +191,10 @@ MISTAKEN = {
     "two formats of k and v": ({"layout": "bshd_bshd_sbhd"}, "layout: unknown 'bshd_bshd_sbhd'"),
     "packed beside three": ({"layout": "t3hd_thd_thd"}, "layout: unknown 't3hd_thd_thd'"),
     "ring in torch": ({"cp": "ring", "cp_size": 2}, "cp: torch has no 'ring'; known: none, p2p, a2a, a2a+p2p, all_gather"),
-    "a2a in JAX": ({"framework": "jax", "cp": "a2a", "cp_size": 2}, "cp: jax has no 'a2a'; known: none, ring, p2p, all_gather"),
+    "a2a in JAX": (
+        {"framework": "jax", "cp": "a2a", "cp_size": 2},
+        "cp: jax has no 'a2a'; known: none, ring, p2p, all_gather, default",
+    ),
     "alone in parallel": ({"cp": "p2p"}, "cp and a cp_size of 2 or more go together"),
     "parallel alone": ({"cp_size": 4}, "cp and a cp_size of 2 or more go together"),
     "a dtype": (
@@ -214,6 +217,8 @@ SAME = {
     "one format for three": ({"layout": "sbhd"}, {"layout": "sbhd_sbhd_sbhd"}),
     "torch's name of a dtype": ({"dtype": "torch.float16"}, {"dtype": "fp16"}),
     "another name of a dtype": ({"dtype": "bfloat16"}, {"dtype": "bf16"}),
+    "JAX's default exchange": (
+        {"framework": "jax", "cp": "default", "cp_size": 2}, {"framework": "jax", "cp": "all_gather", "cp_size": 2}),
     "no window": ({"window": None}, {"window": (-1, -1)}),
     "torch's mask beside a cache": (
         {"kv_cache": "nonpaged", "mask": "padding_causal"},
@@ -245,6 +250,9 @@ NARROW = {
         {"cc": "10.0", "dtype": "fp8_current", "training": True, "window": (128, 64), "diagonal": "bottom_right"}, set()),
     "an fp8 window from the start, odd lengths": (
         {"cc": "10.0", "dtype": "fp8_current", "training": True, "s_q": 1000, "window": (128, 64)}, set()),
+    "a gradient of a bias over keys, JAX": (
+        {"framework": "jax", "training": True, "bias": "post_scale_bias", "bias_shape": "111s", "bias_grad": True},
+        {"CUDNN-F16-BIAS-05"}),
     "graph capture in JAX": ({"framework": "jax", "cuda_graph": True, "training": True, "cudnn": "9.15.0", "s_kv": 2000}, set()),
     "graph capture in torch": ({"cuda_graph": True, "training": True, "cudnn": "9.15.0", "s_kv": 2000}, {"CUDNN-BAD-04"}),
 }  # fmt: skip

@@ -30,9 +30,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "softmax": ("vanilla", "off-by-one", "learnable"),
     "score_mod": ("no", "yes", "bprop-only"),
     "kv_cache": ("none", "nonpaged", "paged"),
-    "cp": ("none", "p2p", "a2a", "a2a+p2p", "all_gather", "ring"),
+    "cp": ("none", "p2p", "a2a", "a2a+p2p", "all_gather", "ring", "default"),
 }
-TORCH_CP, JAX_CP = ("none", "p2p", "a2a", "a2a+p2p", "all_gather"), ("none", "ring", "p2p", "all_gather")
+TORCH_CP, JAX_CP = ("none", "p2p", "a2a", "a2a+p2p", "all_gather"), ("none", "ring", "p2p", "all_gather", "default")
 BIAS_SHAPES = ("1hss", "b1ss", "bhss", "11ss", "111s", "1h1s", "b11s")
 """Batch, heads, queries and keys of a bias: 1 where it is broadcast."""
 FLAGS = ("bias_grad", "alibi_slopes", "deterministic", "training", "cuda_graph", "max_logit", "fp8_mha", "pad_between_seqs")
@@ -240,7 +240,7 @@ class FieldCase:
         (no, yes, bprop-only).
         The run: training (forward and backward), deterministic, max_logit (return it), cuda_graph, fp8_mha (fp8 in and out),
         num_splits (of FlashAttention), kv_cache (none, nonpaged, paged), paged (tokens of a page), cp (none, p2p, a2a, a2a+p2p,
-        all_gather, ring: context parallelism), cp_size (devices).
+        all_gather, ring, and JAX's default: context parallelism), cp_size (devices).
 
         Raises RequestError that names the argument.
         """
@@ -286,7 +286,9 @@ class FieldCase:
         return FieldCase(**values)._as_handed_on()  # type: ignore[arg-type]
 
     def _as_handed_on(self) -> FieldCase:
-        """With a cache, torch's front door makes the bottom-right mask of padding_causal."""
+        """As front doors rewrite calls: with a cache torch makes the bottom-right mask of padding_causal; JAX gathers by default."""
+        if self.framework == "jax" and self.cp == "default":
+            return replace(self, cp="all_gather")
         rewritten = self.framework == "torch" and self.cached and self.mask == "padding_causal"
         return replace(self, mask="padding_causal_bottom_right", diagonal="bottom_right") if rewritten else self
 

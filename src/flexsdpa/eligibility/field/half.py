@@ -126,8 +126,8 @@ ROWS: tuple[Row, ...] = (
     Row("CUDNN-F16-BIAS-03", lambda c: c.half and c.bias_kind == "pre_scale_bias", "bias is added after scaling only", "GATE"),
     Row("CUDNN-F16-BIAS-04", lambda c: c.half and c.bias_kind == "post_scale_bias" and c.mask in ("padding", "padding_causal"),
         "no bias with variable lengths", "GATE"),
-    Row("CUDNN-F16-BIAS-05", lambda c: c.half and _torch(c) and c.bias_shape == "111s" and c.bias_grad,
-        "the gradient of a bias of shape (1, 1, 1, s) is not computed", "MATRIX"),
+    Row("CUDNN-F16-BIAS-05", lambda c: c.half and (_torch(c) or c.training) and c.bias_shape == "111s" and c.bias_grad,
+        "the gradient of a bias of shape (1, 1, 1, s) is not computed", "MATRIX; GATE"),
     Row("CUDNN-F16-BIAS-06", lambda c: c.half and c.training and c.datacenter_blackwell_or_newer and c.has_bias and c.dropout > 0,
         "Blackwell's backward takes bias or dropout, not both", "GATE"),
     Row("CUDNN-F16-ALIBI-01", lambda c: c.half and c.bias_kind == "alibi" and (
