@@ -13,7 +13,7 @@ from flexsdpa.oracle.explained import EXPLAINED, Explained
 from flexsdpa.oracle.programs import own_request, request_for
 from flexsdpa.oracle.questions import QUESTIONS, Question
 from flexsdpa.oracle.records import Cell, Records
-from flexsdpa.spec.request import Direction
+from flexsdpa.spec.request import AttentionRequest, Direction
 
 Outcome = Literal["agrees", "explained", "unexplained"]
 
@@ -86,11 +86,17 @@ def rules_against(question: Question, cell: Cell) -> tuple[str, ...]:
     """
     case = question.case(cell.card, cell.cudnn, cell.direction)
     direction: Direction = "backward" if cell.direction == "backward" else "forward"
-    own = request_for(case, direction, question.program) if question.program else own_request(case, direction)
-    mine = () if own is None else tuple(sorted(rule.id for rule in RULES if rule.check(own)))
-    if question.program or not (own is None or mine or cell.planned):
-        return mine
+    if question.program:
+        return own_rules(request_for(case, direction, question.program))
+    own = None if cell.planned else own_request(case, direction)
+    if own is not None and not own_rules(own):
+        return ()
     return tuple(sorted(row.id for row in ROWS if row.of_library and row.refuses(case)))
+
+
+def own_rules(request: AttentionRequest) -> tuple[str, ...]:
+    """Ids of the cudnn backend's rules that refuse a request."""
+    return tuple(sorted(rule.id for rule in RULES if rule.check(request)))
 
 
 def unknown_ids() -> Iterator[str]:

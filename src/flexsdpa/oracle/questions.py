@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ GRAPHS = 2
 DESCRIBED = [description(card) for card in CARDS]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
     """One question, to be asked of every card and release. changes: of a plain bf16 call (``FieldCase.of``).
 
@@ -55,6 +56,10 @@ class Question:
     def digest(self) -> str:
         """What an answer depends on, but for the code that makes graphs, whose number is GRAPHS. Another question under an old
         name makes its records stale."""
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
         program = [traced(self.program).text, self._guarded] if self.program else []
         facts = [GRAPHS, asdict(FieldCase.of(**self.changes)), self.statistics, program, DESCRIBED]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=list).encode()).hexdigest()[:12]
