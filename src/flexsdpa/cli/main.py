@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from flexsdpa.errors import FlexSDPAError, RequestError
 from flexsdpa.version import __version__
 
+Result = TypeVar("Result")
 app = typer.Typer(
     help="Attention with any score function: look at mods, at decisions and at this machine.",
     no_args_is_help=True,
@@ -107,9 +109,7 @@ def check_cases(
     """cuDNN's rules as flexsdpa holds them, against a file of calls with known answers. Exit status 1 where they disagree."""
     from flexsdpa.cli.check_cases import run_check_cases
 
-    status: list[int] = []
-    guarded(lambda: status.append(run_check_cases(file)))
-    raise typer.Exit(status[0])
+    raise typer.Exit(guarded(lambda: run_check_cases(file)))
 
 
 oracle_app = typer.Typer(help="Asks cuDNN itself, without a GPU, what it plans for a described card.", no_args_is_help=True)
@@ -154,9 +154,7 @@ def oracle_check(
     """Compares the rules with every recorded answer. Exit status 1 where one is not explained."""
     from flexsdpa.cli.oracle import run_check
 
-    status: list[int] = []
-    guarded(lambda: status.append(run_check(explained, records)))
-    raise typer.Exit(status[0])
+    raise typer.Exit(guarded(lambda: run_check(explained, records)))
 
 
 @app.command()
@@ -227,10 +225,10 @@ def alone(option: str, context: typer.Context, allowed: tuple[str, ...]) -> None
             )
 
 
-def guarded(run: object) -> None:
-    """Errors that flexsdpa raises on purpose are messages, not tracebacks."""
+def guarded(run: Callable[[], Result]) -> Result:
+    """What ``run`` gives. Errors that flexsdpa raises on purpose are messages, not tracebacks."""
     try:
-        run()  # type: ignore[operator]
+        return run()
     except FlexSDPAError as error:
         typer.secho(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None

@@ -19,15 +19,11 @@ from flexsdpa.oracle.questions import QUESTIONS
 from flexsdpa.oracle.records import FOLDER, NUMBERS, YES, Cell, Records, load_all
 from flexsdpa.oracle.run import run
 from flexsdpa.oracle.wheels import RELEASES
-from flexsdpa.spec.families import capability_of
+from flexsdpa.plans.store import user_cache
+from flexsdpa.spec.families import as_number, capability_of
 
 SHOWN = 40
 """Disagreements that are printed one by one."""
-
-
-def folder_of(given: Path | None) -> Path:
-    """Where wheels are kept: given, or beside what users keep in caches."""
-    return given or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "flexsdpa" / "oracle"
 
 
 def run_oracle(
@@ -52,13 +48,13 @@ def run_oracle(
                 bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
 
             count = workers or os.cpu_count() or 1
-            run(release, folder_of(folder), names, numbers, count, records or FOLDER, moved)
+            run(release, folder or user_cache() / "oracle", names, numbers, count, records or FOLDER, moved)
 
 
 def number_of(card: str) -> int:
     """``sm_121`` or ``12.1`` -> 121. Raises RequestError for a card that the oracle does not describe."""
     capability = capability_of(card)
-    number = 10 * capability[0] + capability[1] if capability else 0
+    number = as_number(capability) if capability else 0
     if number not in NUMBERS:
         known = ", ".join(f"sm_{n}" for n in NUMBERS)
         raise RequestError(f"card: no description of {card!r}; known: {known}", field="card", got=card)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flexsdpa.eligibility.preference import CPU, RUN, order_of
+from flexsdpa.eligibility.preference import RUN, order_of
 from flexsdpa.eligibility.rule import Refusal, Rule
 from flexsdpa.errors import RequestError, UnsupportedError, layout_message, nearest
 from flexsdpa.spec.request import AttentionRequest
@@ -79,8 +79,7 @@ def decide(request: AttentionRequest, candidates: Sequence[Candidate], declined:
             field="backend",
             got=request.backend,
         )
-    family = request.device.family.name if request.device.family is not None else CPU
-    order = order_of(RUN, family, request.direction, names)
+    order = order_of(RUN, request.device.family_name, request.direction, names)
     candidates = sorted(candidates, key=lambda candidate: order.index(candidate.name))
     verdicts = tuple(_verdict(request, candidate, declined) for candidate in candidates)
     allowed = [

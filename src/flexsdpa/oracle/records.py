@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -13,6 +11,7 @@ from pathlib import Path
 
 from flexsdpa.errors import RequestError
 from flexsdpa.oracle.questions import DIRECTIONS, QUESTIONS
+from flexsdpa.plans.store import publish
 from flexsdpa.spec.device import VERSION
 from flexsdpa.spec.families import CARDS
 
@@ -93,11 +92,7 @@ class Records:
             writer.writerow((number, reason))
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{self.cudnn}.csv"
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as part:
-            part.write(out.getvalue())
-        os.chmod(name, 0o644)
-        os.replace(name, target)
+        publish(target, out.getvalue().encode(), mode=0o644)
         return target
 
 

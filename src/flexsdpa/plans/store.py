@@ -51,8 +51,7 @@ class ArtifactStore:
             return None
         if named:
             return Path(named).expanduser() / FORMAT
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return Path(base).expanduser() / "flexsdpa" / FORMAT
+        return user_cache() / FORMAT
 
     def load(self, key: ArtifactKey) -> bytes | None:
         """The artifact of a key, or None."""
@@ -82,7 +81,7 @@ class ArtifactStore:
                   "bytes": len(payload), "checksum": _checksum(payload)}  # fmt: skip
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _publish(path, json.dumps(header).encode() + b"\n" + payload)
+            publish(path, json.dumps(header).encode() + b"\n" + payload)
             self._prune(path.parent)
         except OSError as error:
             self._warn("unwritable", f"kernels are not kept on disk: {error.strerror} ({path.parent})")
@@ -128,12 +127,19 @@ class ArtifactStore:
             logger.warning(text)
 
 
-def _publish(path: Path, data: bytes) -> None:
-    """Writes a file that appears whole or not at all."""
+def user_cache() -> Path:
+    """The user's folder for what flexsdpa can make again."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "flexsdpa"
+
+
+def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Writes a file that appears whole, with these permissions, or not at all."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+        os.chmod(name, mode)
         os.replace(name, path)
     except OSError:
         with contextlib.suppress(OSError):

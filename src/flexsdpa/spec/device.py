@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from flexsdpa.errors import RequestError
-from flexsdpa.spec.families import BY_NUMBER, Family, capability_of, family_of, note_on
+from flexsdpa.spec.families import BY_NUMBER, Family, as_number, capability_of, family_of, note_on
 
 KINDS = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "meta")
 """What frameworks call their devices."""
@@ -53,6 +53,11 @@ class Device:
     def family(self) -> Family | None:
         return family_of(self.capability) if self.capability else None
 
+    @property
+    def family_name(self) -> str:
+        """Empty for what belongs to no family that is known."""
+        return self.family.name if self.family is not None else ""
+
     def __str__(self) -> str:
         if self.kind == "cpu":
             return "cpu"
@@ -77,7 +82,7 @@ class Device:
             raise RequestError(
                 f"capability: expected a pair such as (12, 1), got {capability!r}", field="capability", got=capability
             )
-        number = 10 * capability[0] + capability[1]
+        number = as_number(capability)
         libraries = (("cudnn", cudnn or ASSUMED_CUDNN), ("cudnn-frontend", frontend or ASSUMED_FRONTEND))
         card = BY_NUMBER.get(number)
         name = name or (card.name if card is not None else f"sm_{number}")

@@ -85,6 +85,11 @@ def has_exception(capability: tuple[int, int], name: str) -> bool:
 BY_NUMBER: dict[int, Card] = {card.number: card for card in CARDS}
 
 
+def as_number(capability: tuple[int, int]) -> int:
+    """(12, 1) -> 121."""
+    return 10 * capability[0] + capability[1]
+
+
 def capability_of(text: str) -> tuple[int, int] | None:
     """``sm_121``, ``SM121``, ``sm_121a``, ``121`` or ``12.1`` -> (12, 1); None for what is written otherwise."""
     found = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)(?:\.(?=[0-9]$))?([0-9])[af]?", text.strip().lower())
@@ -98,7 +103,7 @@ def cards_with(name: str) -> str:
 
 def note_on(capability: tuple[int, int]) -> str:
     """What to know of a capability that no card of the table has; empty for one that has."""
-    number = 10 * capability[0] + capability[1]
+    number = as_number(capability)
     family = family_of(capability)
     if family is None:
         known = ", ".join(family.name for family in FAMILIES)
@@ -111,5 +116,5 @@ def note_on(capability: tuple[int, int]) -> str:
 
 def family_of(capability: tuple[int, int]) -> Family | None:
     """The family of a compute capability; None for one that no row covers."""
-    number = 10 * capability[0] + capability[1]
+    number = as_number(capability)
     return next((family for family in FAMILIES if family.low <= number <= family.high), None)

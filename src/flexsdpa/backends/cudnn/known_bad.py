@@ -64,9 +64,8 @@ KNOWN_BAD: tuple[KnownBad, ...] = (
 
 def known_bad(request: AttentionRequest, version: Version) -> KnownBad | None:
     """The row that says why this release must not serve a request."""
-    family = request.device.family
     for row in KNOWN_BAD:
-        on_this_card = not row.family or (family is not None and family.name == row.family)
+        on_this_card = row.family in ("", request.device.family_name)
         if on_this_card and row.covers(version) and row.concerns(request):
             return row
     return None

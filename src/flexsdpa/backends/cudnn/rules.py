@@ -47,8 +47,7 @@ def _device(request: AttentionRequest) -> str | None:
 
 
 def _family(request: AttentionRequest) -> str | None:
-    family = request.device.family
-    if request.device.kind != "cuda" or (family is not None and family.name in FAMILIES):
+    if request.device.kind != "cuda" or request.device.family_name in FAMILIES:
         return None
     return str(request.device)
 
@@ -92,17 +91,13 @@ def _head_dims(request: AttentionRequest) -> str | None:
     return None if all(d % 8 == 0 and 8 <= d <= 256 for d in dims) else f"{dims[0]} and {dims[1]}"
 
 
-def _family_name(request: AttentionRequest) -> str:
-    return request.device.family.name if request.device.family is not None else ""
-
-
 def needs_wide_views(request: AttentionRequest) -> bool:
     """Whether views need a key axis; see ``view_of``."""
-    return request.direction == "backward" and _family_name(request) in WIDE_VIEWS
+    return request.direction == "backward" and request.device.family_name in WIDE_VIEWS
 
 
 def _backward_under_a_mod(request: AttentionRequest) -> str | None:
-    family = _family_name(request)
+    family = request.device.family_name
     if not needs_wide_views(request):
         return None
     program, text = lowered_program(request), request.device.library("cudnn")
@@ -114,7 +109,7 @@ def _backward_under_a_mod(request: AttentionRequest) -> str | None:
 
 
 def _backward_head_dims(request: AttentionRequest) -> str | None:
-    dims, family = (request.q.shape[3], request.v.shape[3]), _family_name(request)
+    dims, family = (request.q.shape[3], request.v.shape[3]), request.device.family_name
     if request.direction == "forward" or family not in FAMILIES or max(dims) <= 128:
         return None
     first = LARGE_BACKWARD.get(family, {}).get(dims)
@@ -125,10 +120,10 @@ def _backward_head_dims(request: AttentionRequest) -> str | None:
 
 def _forward_head_dims(request: AttentionRequest) -> str | None:
     (d_qk, d_v), text = (request.q.shape[3], request.v.shape[3]), request.device.library("cudnn")
-    served = not d_qk > d_v == 128 or d_qk == 192 or _family_name(request) not in UNEQUAL_FORWARD
+    served = not d_qk > d_v == 128 or d_qk == 192 or request.device.family_name not in UNEQUAL_FORWARD
     if request.direction == "backward" or served or not text or version_of(text)[:2] != UNEQUAL_FORWARD_RELEASE:
         return None
-    return f"{d_qk} and {d_v} on {_family_name(request)} with {text}"
+    return f"{d_qk} and {d_v} on {request.device.family_name} with {text}"
 
 
 def _one_by_one(request: AttentionRequest) -> str | None:
@@ -137,7 +132,7 @@ def _one_by_one(request: AttentionRequest) -> str | None:
 
 
 def _deterministic(request: AttentionRequest) -> str | None:
-    text, family = request.device.library("cudnn"), _family_name(request)
+    text, family = request.device.library("cudnn"), request.device.family_name
     asked = request.deterministic and request.direction == "backward" and family == "sm_10x"
     if not asked or not text or version_of(text) >= DETERMINISTIC_UNDER_A_MOD:
         return None

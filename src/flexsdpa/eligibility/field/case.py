@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from flexsdpa.errors import RequestError, nearest
 from flexsdpa.spec.device import ASSUMED_CUDNN, VERSION
-from flexsdpa.spec.families import Family, capability_of, family_of
+from flexsdpa.spec.families import Family, as_number, capability_of, family_of
 
 Version = tuple[int, int, int]
 Number = TypeVar("Number", int, float)
@@ -86,15 +86,20 @@ class FieldCase:
 
     @property
     def number(self) -> int:
-        return 10 * self.cc[0] + self.cc[1]
+        return as_number(self.cc)
 
     @property
     def family(self) -> Family | None:
         return family_of(self.cc)
 
+    @property
+    def family_name(self) -> str:
+        """Empty for a card that belongs to no family that is known."""
+        return self.family.name if self.family is not None else ""
+
     def on(self, *names: str) -> bool:
         """Whether the card belongs to one of these families, or to none that is known (empty name)."""
-        return (self.family.name if self.family else "") in names
+        return self.family_name in names
 
     @property
     def datacenter_blackwell_or_newer(self) -> bool:

@@ -88,7 +88,7 @@ def check_all(**arguments: Any) -> dict[str, FieldDecision]:
         ['cudnn', 'fa3', 'fa4', 'fa2', 'interval', 'flex', 'reference']
     """
     case = FieldCase.of(**arguments)
-    names = field_order(case.family.name if case.family else "", tuple(BACKENDS))
+    names = field_order(case.family_name, tuple(BACKENDS))
     return {name: decide_case(case, name) for name in names}
 
 
